@@ -1,0 +1,54 @@
+# Every target installs what it needs into .venv on first use.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+RUN ?= out/default
+SETUP := .venv/.installed
+
+.PHONY: help setup check test types lint train analyze figures bench soak clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(SETUP)  ## make .venv with everything pinned in constraints.txt
+
+$(SETUP): setup.cfg constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+check: lint types  ## lint and types
+
+lint: $(SETUP)  ## ruff: style, imports, docstrings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(SETUP) .types/grokscope  ## mypy --strict
+	$(BIN)/mypy -p grokscope
+
+.types/grokscope:
+	mkdir -p .types/grokscope
+	for d in geometry runs analysis; do ln -sfn ../../$$d .types/grokscope/$$d; done
+	ln -sfn ../../api/__init__.py .types/grokscope/__init__.py
+
+test: $(SETUP)  ## the whole test suite
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak"
+
+train: $(SETUP)  ## train the default run (RUN=out/default)
+	$(BIN)/grokscope train --out $(RUN)
+
+analyze: $(SETUP)  ## run every analysis on RUN
+	$(BIN)/grokscope analyze all $(RUN)
+
+figures: $(SETUP)  ## draw every figure of RUN into RUN/figures
+	$(BIN)/grokscope figures $(RUN) --out $(RUN)/figures
+
+bench: $(SETUP)  ## ratios against peers, written to bench.json (ROWS=name for some)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m tests.bench $(ROWS)
+
+soak: $(SETUP)  ## the long checks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak
+
+clean:  ## remove .venv and everything built
+	rm -rf .venv .types build *.egg-info .mypy_cache .ruff_cache .pytest_cache

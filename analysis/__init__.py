@@ -1,0 +1,1 @@
+"""Questions about runs: one analysis a file, its result, its figure, its command."""

@@ -1,0 +1,1 @@
+"""The grokscope command: one file a command. The only folder that prints."""

@@ -1,0 +1,1 @@
+"""Pure mathematics on flat parameter vectors: no files, tasks, plots or progress bars."""

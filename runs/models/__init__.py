@@ -1,0 +1,1 @@
+"""Models: each file builds one family of networks."""

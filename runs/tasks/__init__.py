@@ -1,0 +1,1 @@
+"""Tasks: each file makes the examples of one family."""
