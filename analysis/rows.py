@@ -1,0 +1,74 @@
+"""Rows: what one question finds at one snapshot, and the way from rows to arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ..runs.store import Run
+
+Row = Mapping[str, Any]
+Arrays = dict[str, NDArray[Any]]
+Measure = Callable[[int, NDArray[Any], Arrays | None], Row]
+"""(index of the snapshot, theta (P,), the row before or None) -> row."""
+Progress = Callable[..., Iterable[Any]]
+"""progress(iterable, description=..., total=...): the iterable, perhaps with a bar."""
+
+
+def identity(iterable: Iterable[Any], *, description: str = "", total: int | None = None) -> Iterable[Any]:
+    """The progress wrapper that shows nothing."""
+    return iterable
+
+
+def measured(
+    run: Run, indices: Sequence[int], measure: Measure, *, before: Arrays | None, jobs: int
+) -> Iterator[Arrays]:
+    """One row per snapshot in order; in `jobs` > 1 processes, no row knows the one before it."""
+    if jobs > 1:
+        from joblib import Parallel, delayed
+
+        # One thread each: the processes share the cores, and bits depend on the thread count.
+        pool = Parallel(n_jobs=jobs, return_as="generator", pre_dispatch=2 * jobs, backend="loky")
+        tasks = (delayed(_alone)(measure, i, run.theta(i)) for i in indices)
+        yield from pool(tasks)
+        return
+    for i in indices:
+        before = _arrays(measure(i, run.theta(i), before))
+        yield before
+
+
+def kept(row: Arrays) -> Arrays:
+    """The row without the entries that are only handed on to the next snapshot."""
+    return {name: value for name, value in row.items() if not name.startswith("_")}
+
+
+def stacked(rows: Sequence[Arrays]) -> Arrays:
+    """Arrays (S, ...) by name from S rows, the handed-on entries left out.
+
+    Raises:
+        ValueError: the rows differ in their names, or a value in its shape.
+    """
+    columns = {}
+    for name in kept(rows[0]):
+        shapes = {row[name].shape if name in row else None for row in rows}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"{name}: shapes {shapes} differ between snapshots; a measure must return equal shapes"
+            )
+        columns[name] = np.stack([row[name] for row in rows])
+    return columns
+
+
+def _alone(measure: Measure, index: int, theta: NDArray[Any]) -> Arrays:
+    import torch
+
+    torch.set_num_threads(1)
+    return kept(_arrays(measure(index, theta, None)))
+
+
+def _arrays(row: Row) -> Arrays:
+    return {name: np.asarray(value) for name, value in row.items()}
