@@ -32,7 +32,7 @@ def contraction_rate(
     """
     if optimizer == "adam":
         raise ValueError(
-            "optimizer='adam' with coupled decay shrinks the norm linearly, at no rate; use coupled_adam_squared_norm"
+            "optimizer='adam' with coupled decay shrinks the norm linearly; use coupled_adam_squared_norm"
         )
     if optimizer not in ("adamw", "sgd"):
         raise ValueError(f"optimizer={optimizer!r} must be adamw or sgd; no decay law is known for others")
@@ -43,7 +43,7 @@ def contraction_rate(
     )
     if not abs(factor) < 1 or factor == 0:
         raise ValueError(
-            f"lr*weight_decay={lr * weight_decay:g} does not contract; |factor|={abs(factor):g} must be in (0, 1)"
+            f"lr*weight_decay={lr * weight_decay:g} does not contract; it must be in (0, 1) or (1, 2)"
         )
     return -2 * log(abs(factor))
 
