@@ -1,0 +1,130 @@
+"""What a writer has been given and run.h5 does not list yet: rows and metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import re
+from array import array
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .durable import byte_view
+from .index import Series
+from .segments import Rows, write_segment
+
+_METRIC_NAME = re.compile(r"[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*")
+
+
+class RowBuffer:
+    """One growing series of row vectors; a thread hashes each row while training goes on."""
+
+    def __init__(self, name: str, rows: Rows, pool: Executor) -> None:
+        self.name, self._pool = name, pool
+        self.steps, self.hashes, self.pieces = rows.steps.tolist(), list(rows.hashes), list(rows.pieces)
+        self._waiting: list[NDArray[Any]] = []
+        self._spare: list[
+            NDArray[Any]
+        ] = []  # written rows, used again: fresh memory costs as much as the copy
+        self._digests: list[Future[str]] = []
+
+    @property
+    def waiting(self) -> int:
+        """Rows that lie in no segment yet."""
+        return len(self._waiting)
+
+    def add(self, step: int, row: NDArray[Any]) -> None:
+        """Keep a copy of a row."""
+        copy = self._spare.pop() if self._spare else np.empty_like(row, order="C")
+        copy[...] = row
+        self._waiting.append(copy)
+        self.steps.append(step)
+        self._digests.append(self._pool.submit(_digest, copy))
+
+    def flush(self, folder: Path, number: int) -> None:
+        """Write the waiting rows as segment `number`; a failure leaves them waiting.
+
+        Raises:
+            OSError: the segment could not be written.
+        """
+        self.pieces.append(write_segment(folder, number, self.name, self._waiting, len(self.hashes)))
+        self.hashes += [digest.result() for digest in self._digests]
+        self._spare, self._waiting, self._digests = self._waiting, [], []
+
+    def rows(self) -> Rows:
+        """All rows that lie in segments."""
+        return Rows(
+            np.array(self.steps[: len(self.hashes)], np.int64), tuple(self.hashes), tuple(self.pieces)
+        )
+
+
+class MetricBuffer:
+    """Growing metrics by name, counts as integers."""
+
+    def __init__(self, metrics: Mapping[str, Series]) -> None:
+        self._columns = {name: (array("q", s.step.tolist()), _column(s.value)) for name, s in metrics.items()}
+
+    def add(self, step: int, metrics: Mapping[str, int | float]) -> None:
+        """Append one value to each named metric; a metric that gets a fraction becomes float64 as a whole.
+
+        Raises:
+            ValueError: a name can't name a dataset, or a metric has a value at this or a later step already.
+        """
+        for name in metrics:
+            if not _METRIC_NAME.fullmatch(name):
+                raise ValueError(
+                    f"metrics: {name!r} can't be a name; use no slash, e.g. {name.replace('/', '.')!r}"
+                )
+            if name in self._columns and self._columns[name][0][-1] >= step:
+                last = self._columns[name][0][-1]
+                raise ValueError(
+                    f"step={step}: {name} has a value at step {last} already; log in rising order"
+                )
+        for name, value in metrics.items():
+            self._append(name, step, _number(value))
+
+    def series(self) -> dict[str, Series]:
+        """Copies of all metrics."""
+        return {
+            name: Series(np.array(step, np.int64), np.array(value))
+            for name, (step, value) in self._columns.items()
+        }
+
+    def _append(self, name: str, step: int, value: int | float) -> None:
+        kind = "q" if isinstance(value, int) else "d"
+        steps, values = self._columns.setdefault(name, (array("q"), array(kind)))
+        if values.typecode == "q" and kind == "d":
+            values = array("d", values)
+            self._columns[name] = (steps, values)
+        values.append(value)
+        steps.append(step)
+
+
+def until(metrics: Mapping[str, Series], step: int) -> dict[str, Series]:
+    """The metrics without what comes after `step`."""
+    counts = {name: int(np.searchsorted(s.step, step, side="right")) for name, s in metrics.items()}
+    return {
+        name: Series(s.step[: counts[name]], s.value[: counts[name]])
+        for name, s in metrics.items()
+        if counts[name]
+    }
+
+
+def _digest(row: NDArray[Any]) -> str:
+    return hashlib.sha256(byte_view(row)).hexdigest()
+
+
+def _column(values: NDArray[Any]) -> array[Any]:
+    return array("q" if values.dtype.kind == "i" else "d", values.tolist())
+
+
+def _number(value: Any) -> int | float:
+    try:
+        return operator.index(value)
+    except TypeError:
+        return float(value)

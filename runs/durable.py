@@ -1,0 +1,82 @@
+"""Files that are whole or absent: written under a temporary name, fsynced, renamed, the folder fsynced."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+TEMPORARY = ".tmp"
+
+
+def write_file(path: Path, parts: Sequence[bytes | NDArray[Any]]) -> None:
+    """Write the parts, one after the other, as one file that appears whole and for good, or not at all.
+
+    Raises:
+        OSError: nothing was written, the temporary file is gone again; the message names the path, the
+            bytes needed and what to do.
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    views = [byte_view(part) for part in parts]
+    try:
+        _write_synced(temporary, views)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        needed = sum(view.nbytes for view in views)
+        raise _explained(error, path, needed) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def byte_view(data: bytes | NDArray[Any]) -> memoryview:
+    """The bytes of a contiguous array or a bytes object, not copied."""
+    return memoryview(data).cast("B")  # type: ignore[arg-type]  # NumPy's stubs do not call arrays buffers
+
+
+def read_file(path: Path, limit: int = 2**40) -> bytes:
+    """The bytes of a plain file of at most `limit` bytes; no link is followed, no pipe waited for.
+
+    Raises:
+        OSError: it can't be opened.
+        ValueError: it is no plain file, or larger.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            raise ValueError(f"{path} is no plain file of at most {limit:,} bytes")
+        return file.read()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_synced(path: Path, views: Sequence[memoryview]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        for view in views:
+            while view.nbytes:  # one call writes 2 GiB at most
+                view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _explained(error: OSError, path: Path, needed: int) -> OSError:
+    advice = (
+        "everything committed before is whole; make room or permit writing, then run the same command again"
+    )
+    return OSError(error.errno, f"{error.strerror} ({needed:,} bytes are needed; {advice})", str(path))

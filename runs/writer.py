@@ -1,0 +1,366 @@
+"""RunWriter: append, then commit; the rename of run.h5 is the only commit point."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..geometry.parameters import ParameterTable
+from . import lock as locks
+from .buffer import MetricBuffer, RowBuffer
+from .config import RunConfig
+from .continuation import continued, dropped, listed_names, sweep
+from .durable import write_file
+from .index import INDEX_NAME, Index, Series, StateFile, encode, load_index, load_state
+from .segments import FOLDER
+
+COMMIT_BYTES, COMMIT_SECONDS = 64 * 2**20, 10.0
+
+
+class RunWriter:
+    """The one writer of a run: `append` snapshots, `log` metrics, `commit` them. A context manager.
+
+    Appending costs a copy; a commit writes what is new, fsyncs it, and rewrites run.h5, whose size is
+    proportional to the steps, hashes and metrics so far (about 100 bytes per snapshot). Commits are
+    paced by `due`, so that their number grows with the bytes written and with the logarithm of the time.
+    Leaving the context after an error commits what was appended, without a new resume state.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        index: Index,
+        *,
+        listed: set[str],
+        lock: int | None,
+        commit_bytes: int,
+        commit_seconds: float,
+    ) -> None:
+        self.path, self._index, self._lock = path, index, lock
+        self._commit_bytes, self._commit_seconds = commit_bytes, commit_seconds
+        self._pool = ThreadPoolExecutor(1, "grokscope-hash")
+        self._theta = RowBuffer("theta", index.theta, self._pool)
+        self._moment = RowBuffer("second_moment", index.second_moment, self._pool)
+        self._metrics = MetricBuffer(index.metrics)
+        self._listed = listed  # by the run.h5 on disk: not to be overwritten, deleted only once unlisted
+        self._next_segment = 1 + max(
+            (int(name[-11:-3]) for name in listed if name.startswith(FOLDER)), default=-1
+        )
+        self._dirty, self._bytes = not listed and not index.theta.hashes, 0
+        self._started = self._committed = monotonic()
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        config: RunConfig | None,
+        table: ParameterTable,
+        *,
+        dtype: str = "float32",
+        provenance: Mapping[str, Any] | None = None,
+        commit_bytes: int = COMMIT_BYTES,
+        commit_seconds: float = COMMIT_SECONDS,
+        lock: bool = True,
+    ) -> RunWriter:
+        """A writer of a new run in folder `path`, which is made if missing; nothing is committed yet.
+
+        Args:
+            path: folder of the run.
+            config: what is trained; None for a loop that is not ours.
+            table: the tensors that theta (P,) concatenates.
+            dtype: float32 or float64, of theta and second moments.
+            provenance: JSON mapping: library versions, threads, device, revision, parent.
+            commit_bytes: `due` after so many appended bytes; also the memory used at most.
+            commit_seconds: `due` after max(commit_seconds, min(2 % of the elapsed time, 600 s)).
+            lock: False on a file system without locks.
+
+        Raises:
+            FileExistsError: there is a run in the folder.
+            BlockingIOError: another process writes a run there.
+            OSError: the folder can't be made or written to.
+            ValueError: the dtype is no other than float32 and float64, or there are no parameters.
+        """
+        if dtype not in ("float32", "float64") or not table.size:
+            raise ValueError(
+                f"dtype={dtype!r} with {table.size} parameters; float32 or float64 and at least 1 are needed"
+            )
+        path = Path(path)
+        _make_folder(path / FOLDER, path)
+        used_before = (path / locks.LOCK_NAME).exists()
+        descriptor = locks.acquire(path) if lock else None
+        if (path / INDEX_NAME).exists():
+            _release(descriptor)
+            raise FileExistsError(f"{path} holds a run already; resume it or give another folder")
+        if used_before:  # by a writer that ended before its first commit
+            sweep(path, set())
+        sessions = (dict(provenance),) if provenance else ()
+        text = None if config is None else config.to_json()
+        index = Index(config=text, table=table, dtype=dtype, provenance=sessions)
+        return cls(
+            path,
+            index,
+            listed=set(),
+            lock=descriptor,
+            commit_bytes=commit_bytes,
+            commit_seconds=commit_seconds,
+        )
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | Path,
+        config: RunConfig | None,
+        table: ParameterTable,
+        *,
+        at: int | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        commit_bytes: int = COMMIT_BYTES,
+        commit_seconds: float = COMMIT_SECONDS,
+        lock: bool = True,
+    ) -> RunWriter:
+        """A writer at the last commit of an existing run; files that run.h5 does not list are deleted.
+
+        What was recorded after the resume state (after step `at`, if given) is dropped: it comes again,
+        bit for bit. More `steps` than before make a finished run unfinished.
+
+        Raises:
+            ValueError: no run, another configuration (naming the fields), other parameters, or damage.
+            BlockingIOError: another process writes this run.
+        """
+        path = Path(path)
+        load_index(path)  # before a lock file is made in somebody's folder
+        descriptor = locks.acquire(path) if lock else None
+        try:
+            stored = load_index(path)
+            index = continued(stored, config, table, path)
+            if provenance and (not index.provenance or dict(provenance) != index.provenance[-1]):
+                index = replace(index, provenance=(*index.provenance, dict(provenance)))
+            step = at if at is not None or index.resume is None else index.resume.step
+            index = index if step is None else dropped(index, step)
+            sweep(path, listed_names(stored))
+        except BaseException:
+            _release(descriptor)
+            raise
+        return cls(
+            path,
+            index,
+            listed=listed_names(stored),
+            lock=descriptor,
+            commit_bytes=commit_bytes,
+            commit_seconds=commit_seconds,
+        )
+
+    @property
+    def table(self) -> ParameterTable:
+        """The tensors that theta concatenates."""
+        return self._index.table
+
+    @property
+    def finished(self) -> bool:
+        """Whether `finish` was called, now or before a resume."""
+        return self._index.finish_reason is not None
+
+    @property
+    def last_step(self) -> int | None:
+        """Step of the last snapshot, committed or not."""
+        return self._theta.steps[-1] if self._theta.steps else None
+
+    @property
+    def metrics(self) -> dict[str, Series]:
+        """Copies of all metrics, committed or not."""
+        return self._metrics.series()
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """Provenance of the latest session."""
+        return self._index.provenance[-1] if self._index.provenance else {}
+
+    @property
+    def resume_step(self) -> int | None:
+        """Step of the resume state, None without one."""
+        return self._index.resume.step if self._index.resume else None
+
+    def resume_state(self) -> bytes | None:
+        """The bytes given as `resume` to the last commit that had some, their hash checked.
+
+        Raises:
+            ValueError: the file is missing or damaged.
+        """
+        return load_state(self.path, self._index.resume) if self._index.resume else None
+
+    def append(
+        self,
+        step: int,
+        theta: NDArray[Any],
+        *,
+        second_moment: NDArray[Any] | None = None,
+        allow_nonfinite: bool = False,
+    ) -> None:
+        """Add the snapshot theta (P,) at `step`, and the optimizer's second moment (P,) if given.
+
+        The arrays are copied. NaN and infinite entries are refused unless `allow_nonfinite`: a diverged
+        run ends before, and analyses of what follows would only spread them.
+
+        Raises:
+            ValueError: wrong shape or dtype, a step that does not rise, or entries that are not finite.
+            OSError: commit_bytes are waiting, no commit came, and the disk does not take them.
+        """
+        if self._theta.steps and step <= self._theta.steps[-1]:
+            raise ValueError(f"step={step} must exceed the last snapshot's step {self._theta.steps[-1]}")
+        row = self._checked_row("theta", step, theta, allow_nonfinite)
+        moment = None
+        if second_moment is not None:
+            moment = self._checked_row("second_moment", step, second_moment, allow_nonfinite)
+        if self._bytes_waiting() >= self._commit_bytes:
+            self._flush()
+        self._theta.add(step, row)
+        if moment is not None:
+            self._moment.add(step, moment)
+        self._bytes += row.nbytes + (0 if moment is None else moment.nbytes)
+        self._dirty = True
+
+    def log(self, step: int, metrics: Mapping[str, int | float]) -> None:
+        """Add values of metrics at `step`, at any cadence; integers stay integers.
+
+        Raises:
+            ValueError: a name with a slash, or a step that does not rise.
+        """
+        self._metrics.add(step, metrics)
+        self._dirty = True
+
+    def due(self) -> bool:
+        """Whether it is time to commit: enough bytes, or enough time, since the last commit."""
+        now = monotonic()
+        pause = max(self._commit_seconds, min(0.02 * (now - self._started), 600.0))
+        return self._bytes >= self._commit_bytes or now - self._committed >= pause
+
+    def commit(self, resume: bytes | None = None, *, step: int | None = None) -> None:
+        """Make everything appended and logged so far permanent and visible to readers.
+
+        Args:
+            resume: full training state from which training goes on; kept until the next one.
+            step: the step of that state; the last one logged or appended if not given.
+
+        Raises:
+            OSError: the disk did not take it; the last commit is whole, and this may be called again.
+        """
+        self._flush()
+        state = self._index.resume if resume is None else self._written("resume", step, resume)
+        index = replace(
+            self._index,
+            theta=self._theta.rows(),
+            second_moment=self._moment.rows(),
+            metrics=self._metrics.series(),
+            resume=state,
+        )
+        write_file(self.path / INDEX_NAME, [encode(index)])
+        self._index, obsolete, self._listed = index, self._listed - listed_names(index), listed_names(index)
+        for name in obsolete:
+            with suppress(OSError):
+                (self.path / name).unlink()
+        self._dirty, self._bytes, self._committed = False, 0, monotonic()
+
+    def keep_state(self, step: int, state: bytes) -> None:
+        """Keep the full training state at `step` for good, as state-<step>.pt, listed by the next commit.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        kept = self._written("state", step, state)
+        others = tuple(s for s in self._index.states if s.step != step)
+        self._index = replace(self._index, states=(*others, kept))
+        self._dirty = True
+
+    def finish(self, reason: str, *, resume: bytes | None = None, step: int | None = None) -> None:
+        """Commit and mark the run as finished, with the reason in words.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        self._index = replace(self._index, finish_reason=reason or "finished")
+        self.commit(resume, step=step)
+
+    def close(self) -> None:
+        """Commit what is not yet committed and free the run for other writers.
+
+        Raises:
+            OSError: the disk did not take it; the run is free nevertheless.
+        """
+        try:
+            if self._dirty:
+                self.commit()
+        finally:
+            self._dirty = False
+            self._pool.shutdown()
+            _release(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            with suppress(OSError):  # the first error is the one to see
+                self.close()
+
+    def _checked_row(self, name: str, step: int, row: NDArray[Any], allow_nonfinite: bool) -> NDArray[Any]:
+        row = np.asarray(row)
+        if row.shape != (self.table.size,) or row.dtype != self._index.dtype:
+            wanted = f"({self.table.size},) {self._index.dtype}"
+            raise ValueError(f"{name} has shape {row.shape} {row.dtype}; this run takes {wanted}")
+        if not allow_nonfinite and not np.isfinite(row.sum()) and not np.isfinite(row).all():
+            count = int((~np.isfinite(row)).sum())
+            raise ValueError(
+                f"{name} at step {step} has {count} entries that are NaN or infinite; see allow_nonfinite"
+            )
+        return row
+
+    def _bytes_waiting(self) -> int:
+        rows = self._theta.waiting + self._moment.waiting
+        return rows * self.table.size * np.dtype(self._index.dtype).itemsize
+
+    def _flush(self) -> None:
+        for series in (self._theta, self._moment):
+            if series.waiting:
+                series.flush(self.path, self._next_segment)
+                self._next_segment += 1
+
+    def _written(self, kind: str, step: int | None, state: bytes) -> StateFile:
+        """The state in a file of a name that run.h5 does not list yet."""
+        if step is None:
+            step = max([0, *self._theta.steps[-1:], *(s.step[-1] for s in self._metrics.series().values())])
+        name, copies = f"{kind}-{step}.pt", 0
+        while name in self._listed:
+            copies += 1
+            name = f"{kind}-{step}.{copies}.pt"
+        write_file(self.path / name, [state])
+        return StateFile(name, int(step), hashlib.sha256(state).hexdigest())
+
+
+def _make_folder(folder: Path, path: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"{error.strerror}; a run needs a folder that it may write to", str(path)
+        ) from error
+
+
+def _release(lock: int | None) -> None:
+    if lock is not None:
+        os.close(lock)
