@@ -29,7 +29,7 @@ def time_weights(steps: NDArray[np.int64]) -> Array:
 
 
 def uniform_subset(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices of the snapshots on one uniform grid: of all such chains, the largest count times time covered."""
+    """Indices of the uniform grid of snapshots with the largest product of count and time covered."""
     steps = np.asarray(steps)
     chains = [_chain(steps, int(spacing)) for spacing in np.unique(np.diff(steps))]
     if not chains:
