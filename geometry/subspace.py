@@ -36,6 +36,11 @@ class Gram(NamedTuple):
         """<θ_i, θ_j> (T, T)."""
         return self.inner + self.first[:, None] + self.first + self.first_square
 
+    def __add__(self, other: Gram) -> Gram:  # type: ignore[override]
+        """The Gram in both sets of coordinates, which must be disjoint."""
+        first_square, dimension = self.first_square + other.first_square, self.dimension + other.dimension
+        return Gram(self.inner + other.inner, self.first + other.first, first_square, dimension)
+
     @property
     def step_squares(self) -> Array:
         """‖θ_i - θ_{i-1}‖² (T - 1,)."""
@@ -107,8 +112,7 @@ def principal_subspace(
             f"rank={rank} exceeds the {moving} directions the trajectory moves in; ask for {moving}"
         )
     share = normalized(weights, len(found.scores))
-    origin = share if center == "mean" else np.eye(len(share))[0]
-    mean, basis = _vectors(reader, found.combination, origin, coordinates)
+    mean, basis = _vectors(reader, found.combination, _origin(share, center), coordinates)
     return Subspace(mean, basis, found.variances, found.total_variance, found.scores, share, center)
 
 
@@ -123,19 +127,14 @@ def blocks(matrix: NDArray[Any]) -> Blocks:
     return read
 
 
-def grams(
-    snapshots: Blocks,
-    parts: Sequence[NDArray[np.int64] | None],
-    *,
-    rows: NDArray[np.int64] | None = None,
-) -> list[Gram]:
-    """One Gram per set of sorted coordinates (None: all), of all snapshots or of `rows`, in one reading.
+def grams(snapshots: Blocks, parts: Sequence[NDArray[np.int64] | None]) -> list[Gram]:
+    """One Gram per set of sorted coordinates (None: all of them), in one reading of all snapshots.
 
     Raises:
         ValueError: a snapshot holds NaN or infinity, or there are none.
     """
     sums: list[Any] = [None] * len(parts)
-    for where, displacement, first in _displacements(snapshots, rows):
+    for where, displacement, first in _displacements(snapshots):
         for k, part in enumerate(parts):
             inside = _inside(part, where)
             d, f = (displacement, first) if inside is None else (displacement[:, inside], first[inside])
@@ -157,9 +156,9 @@ def components(
 ) -> Components:
     """Principal components of snapshots known by their inner products (T, T) only.
 
-    With C the centering (θ_i -> θ_i - μ, see `principal_subspace`) and W = diag(w), the eigenvalues of
-    W^½ C K Cᵀ W^½ are the variances. Any inner products up to a common shift of the origin will do, so
-    that null models go through the same function.
+    With K' the inner products of θ_i - μ (see `principal_subspace`) and W = diag(w), the variances are
+    eigenvalues of W^½ K' W^½. The origin that `inner` refers to does not matter, so that null models go
+    through the same function.
 
     Raises:
         ValueError: `rank` is below 1 or above T, or weights don't fit.
@@ -172,16 +171,18 @@ def components(
             f"rank={rank} exceeds the {count} snapshots of the trajectory; ask for at most {count} components"
         )
     share = normalized(weights, count)
-    centering = np.eye(count) - (share if center == "mean" else np.eye(count)[0])
-    half = np.sqrt(share)[:, None] * centering
-    matrix = half @ inner @ half.T
+    origin = _origin(share, center)
+    shift = inner @ origin
+    centered = inner - shift[:, None] - shift + origin @ shift
+    half = np.sqrt(share)
+    matrix = half[:, None] * centered * half
     variances, vectors = eigh(matrix, subset_by_index=(count - rank, count - 1))
     variances, vectors = np.maximum(variances[::-1], 0), vectors[:, ::-1]
-    inverse = np.where(_moving(variances, count), variances, np.inf) ** -0.5
-    combination = half.T @ vectors * inverse
-    scores = centering @ inner @ centering.T @ (np.sqrt(share)[:, None] * vectors) * inverse
+    parts = half[:, None] * vectors * np.where(_moving(variances, count), variances, np.inf) ** -0.5
+    scores = centered @ parts
     sign = _sign_of_the_end(scores)
-    return Components(variances, max(float(np.trace(matrix)), 0.0), scores * sign, combination * sign)
+    combination = (parts - origin[:, None] * parts.sum(axis=0)) * sign
+    return Components(variances, max(float(np.trace(matrix)), 0.0), scores * sign, combination)
 
 
 def normalized(weights: Array | None, count: int) -> Array:
@@ -214,13 +215,12 @@ def principal_angles(first: NDArray[Any], second: NDArray[Any]) -> Array:
     return np.asarray(subspace_angles(first.T, second.T)[::-1])
 
 
-def _displacements(snapshots: Blocks, rows: NDArray[np.int64] | None) -> Iterator[tuple[slice, Array, Array]]:
+def _displacements(snapshots: Blocks) -> Iterator[tuple[slice, Array, Array]]:
     """(columns, θ_i - θ_0 (T, w), θ_0 (w,)) in float64, a bounded number of columns at a time."""
     count = next(snapshots(1))[1].shape[0]
     for where, block in snapshots(max(1, _BLOCK // max(count, 1))):
-        chosen = block if rows is None else block[rows]
-        first = chosen[0].astype(np.float64)
-        yield where, np.subtract(chosen, first, dtype=np.float64), first
+        first = block[0].astype(np.float64)
+        yield where, np.subtract(block, first, dtype=np.float64), first
 
 
 def _inside(part: NDArray[np.int64] | None, where: slice) -> slice | NDArray[np.int64] | None:
@@ -239,7 +239,7 @@ def _vectors(
 ) -> tuple[Array, Array]:
     """Origin (P,) and orthonormal basis (k, P) from what combines the displacements to them."""
     means, rows = [], []
-    for where, displacement, first in _displacements(snapshots, None):
+    for where, displacement, first in _displacements(snapshots):
         part = combination.T @ displacement
         inside = _inside(coordinates, where)
         if inside is not None:
@@ -252,6 +252,11 @@ def _vectors(
     # Rows of small variance are orthogonal only up to roundoff of the large ones; QR mends that.
     q, r = np.linalg.qr(basis.T)
     return np.concatenate(means), np.ascontiguousarray((q * np.sign(np.diag(r))).T)
+
+
+def _origin(share: Array, center: Center) -> Array:
+    """Weights (T,) of the snapshots in the origin: those of the mean, or all on the first."""
+    return share if center == "mean" else np.eye(1, len(share))[0]
 
 
 def _moving(variances: Array, count: int) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ class MemoryRun:
     config: object = None
     dtype: str = "float32"
     finished: bool = True
-    reads: int = 0
+    provenance: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self.steps = np.asarray(self.steps, dtype=np.int64)
@@ -42,11 +42,11 @@ class MemoryRun:
     def rows(self, indices):
         return (self.theta(i) for i in indices)
 
-    def columns(self, width):
+    def columns(self, width, *, indices=None):
+        rows = slice(None) if indices is None else indices
         for start in range(0, self.thetas.shape[1], width):
             where = slice(start, min(start + width, self.thetas.shape[1]))
-            self.reads += 1
-            yield where, self.thetas[:, where].copy()
+            yield where, self.thetas[rows, where].copy()
 
 
 def random_run(path, *, snapshots=7, size=11, seed=0, spacing=10):
