@@ -24,8 +24,8 @@ _METRIC_NAME = re.compile(r"[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*")
 class RowBuffer:
     """One growing series of row vectors; a thread hashes each row while training goes on."""
 
-    def __init__(self, name: str, rows: Rows, pool: Executor) -> None:
-        self.name, self._pool = name, pool
+    def __init__(self, name: str, rows: Rows, size: int, dtype: str, *, pool: Executor) -> None:
+        self.name, self._size, self._dtype, self._pool = name, size, dtype, pool
         self.steps, self.hashes, self.pieces = rows.steps.tolist(), list(rows.hashes), list(rows.pieces)
         self._waiting: list[NDArray[Any]] = []
         self._spare: list[
@@ -37,6 +37,26 @@ class RowBuffer:
     def waiting(self) -> int:
         """Rows that lie in no segment yet."""
         return len(self._waiting)
+
+    def checked(self, step: int, row: NDArray[Any], *, finite: bool) -> NDArray[Any]:
+        """The row, if it can be added at `step`.
+
+        Raises:
+            ValueError: wrong shape or dtype, a step that does not rise, or entries that are not finite.
+        """
+        row = np.asarray(row)
+        if row.shape != (self._size,) or row.dtype != self._dtype:
+            wanted = f"({self._size},) {self._dtype}"
+            raise ValueError(f"{self.name} has shape {row.shape} {row.dtype}; this run takes {wanted}")
+        if self.steps and step <= self.steps[-1]:
+            raise ValueError(f"step={step} must exceed the last {self.name}'s step, {self.steps[-1]}")
+        if finite and not _finite(row):
+            count = int((~np.isfinite(row)).sum())
+            raise ValueError(
+                f"{self.name} at step {step} has {count} entries that are NaN or infinite; "
+                "stop there, or pass allow_nonfinite=True"
+            )
+        return row
 
     def add(self, step: int, row: NDArray[Any]) -> None:
         """Keep a copy of a row."""
@@ -88,6 +108,11 @@ class MetricBuffer:
         for name, value in metrics.items():
             self._append(name, step, _number(value))
 
+    @property
+    def last_step(self) -> int:
+        """The last step that has any value; -1 without metrics."""
+        return max((steps[-1] for steps, _ in self._columns.values()), default=-1)
+
     def series(self) -> dict[str, Series]:
         """Copies of all metrics."""
         return {
@@ -115,6 +140,11 @@ def until(metrics: Mapping[str, Series], step: int) -> dict[str, Series]:
     }
 
 
+def _finite(row: NDArray[Any]) -> bool:
+    with np.errstate(all="ignore"):  # one pass without a copy decides nearly always
+        return bool(np.isfinite(row.sum()) or np.isfinite(row).all())
+
+
 def _digest(row: NDArray[Any]) -> str:
     return hashlib.sha256(byte_view(row)).hexdigest()
 
@@ -124,7 +154,9 @@ def _column(values: NDArray[Any]) -> array[Any]:
 
 
 def _number(value: Any) -> int | float:
+    """An int if it is a whole number's type and fits 64 bits, else a float."""
     try:
-        return operator.index(value)
+        whole = operator.index(value)
     except TypeError:
         return float(value)
+    return whole if -(2**63) <= whole < 2**63 else float(whole)

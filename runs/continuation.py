@@ -45,6 +45,7 @@ def continued(stored: Index, config: RunConfig | None, table: ParameterTable, pa
 
 
 def dropped(index: Index, step: int) -> Index:
+    """The index without everything that comes after `step`."""
     return replace(
         index,
         theta=index.theta.until(step),

@@ -55,6 +55,22 @@ def read_file(path: Path, limit: int = 2**40) -> bytes:
         return file.read()
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, if missing, so that their names survive a power loss.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    missing = [f for f in (folder, *folder.parents) if not f.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"{error.strerror}; a run needs a folder that it may write to"
+        raise OSError(error.errno, reason, str(folder)) from error
+    for made in missing:
+        sync_folder(made.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power loss."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

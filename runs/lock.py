@@ -31,6 +31,12 @@ def acquire(folder: Path) -> int:
     return descriptor
 
 
+def release(descriptor: int | None) -> None:
+    """Free the run that `acquire` locked; nothing for None."""
+    if descriptor is not None:
+        os.close(descriptor)
+
+
 def _explained(error: OSError, folder: Path) -> OSError:
     if isinstance(error, BlockingIOError):
         reason = "another process is writing this run; wait until it ends, or give another folder"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -71,16 +72,13 @@ def write_segment(
     return Piece(file, len(header), length, len(rows), first_row, hashlib.sha256(header).hexdigest())
 
 
-def contiguous_header(
-    name: str, shape: tuple[int, int], dtype: np.dtype[Any], image: BytesIO | None = None
-) -> bytes:
-    """The bytes that make an HDF5 file with the contiguous dataset `name` when its raw data follow them.
+def contiguous_header(name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
+    """The bytes that make an HDF5 file of one contiguous dataset when its raw data follow them.
 
     HDF5 itself writes no row, so that a full disk is an error of `write` and never a half-closed library.
-    `image` may hold a file with other datasets already.
     """
-    image = image or BytesIO()
-    with h5py.File(image, "a", libver=LIBVER) as file:
+    image = BytesIO()
+    with h5py.File(image, "w", libver=LIBVER) as file:
         layout = h5p.create(h5p.DATASET_CREATE)
         layout.set_layout(h5d.CONTIGUOUS)
         layout.set_fill_time(h5d.FILL_TIME_NEVER)
@@ -95,28 +93,36 @@ def contiguous_header(
     return image.getvalue()[:offset]
 
 
+class DamageError(ValueError):
+    """A file of a run is not what run.h5 says: `kind` is missing, truncated, altered, or swapped."""
+
+    def __init__(self, folder: Path, file: str, kind: str, detail: str) -> None:
+        super().__init__(f"{file} of {folder} is {kind}: {detail}; `grokscope verify` lists all damage")
+        self.file, self.kind, self.detail = file, kind, detail
+
+
 @contextmanager
-def opened(folder: Path, piece: Piece) -> Iterator[int]:
-    """A descriptor on a piece's file, which is there, a plain file, and long enough.
+def opened(folder: Path, piece: Piece, *, whole: bool = True) -> Iterator[int]:
+    """A descriptor on a piece's file, which is there, a plain file, and (if `whole`) long enough.
 
     Descriptors are opened for one read and closed again: nothing to inherit by a forked worker, no limit
     on their number to meet. Rows are read, not mapped: a mapped file that shrinks kills its reader.
 
     Raises:
-        ValueError: the file is missing, no plain file, or too short.
+        DamageError: the file can't be opened, is no plain file, or too short.
     """
-    advice = "`grokscope verify` lists all damage"
     try:
         descriptor = os.open(folder / piece.file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise ValueError(f"{piece.file} of {folder} can't be read: {error.strerror}; {advice}") from error
+        raise DamageError(folder, piece.file, "missing", str(error.strerror)) from error
     try:
-        status = os.fstat(descriptor)
+        status, end = os.fstat(descriptor), piece.offset + piece.length
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{piece.file} of {folder} is no plain file; {advice}")
-        if status.st_size < piece.offset + piece.length:
-            short = f"{status.st_size:,} of {piece.offset + piece.length:,} bytes"
-            raise ValueError(f"{piece.file} of {folder} is truncated: {short}; {advice}")
+            raise DamageError(folder, piece.file, "missing", "what bears its name is no plain file")
+        if whole and status.st_size < end:
+            raise DamageError(
+                folder, piece.file, "truncated", f"{status.st_size:,} of {end:,} bytes are there"
+            )
         yield descriptor
     finally:
         os.close(descriptor)
@@ -126,13 +132,13 @@ def read_into(descriptor: int, out: NDArray[Any], offset: int) -> None:
     """Fill a contiguous array from a position in a file.
 
     Raises:
-        ValueError: the file ends before the array is full.
+        OSError: the file ends before the array is full.
     """
     view = byte_view(out)
     while view.nbytes:
         count = os.preadv(descriptor, [view], offset)
         if not count:
-            raise ValueError("a segment ended while it was read; `grokscope verify` lists all damage")
+            raise OSError(errno.EIO, "a segment ended while it was read")
         view, offset = view[count:], offset + count
 
 

@@ -18,7 +18,7 @@ from ..geometry.parameters import ParameterTable
 from .config import RunConfig
 from .durable import byte_view
 from .index import Index, Series, chain, load_index, load_state
-from .segments import Piece, Rows, opened, read_into
+from .segments import DamageError, Piece, Rows, opened, read_into
 from .writer import RunWriter
 
 __all__ = ["Run", "RunWriter", "Series"]
@@ -132,7 +132,7 @@ class Run:
         """Snapshot i as a fresh array (P,); negative i counts from the end.
 
         Raises:
-            ValueError: there is no such snapshot, or its segment is missing, truncated or damaged.
+            ValueError: there is no such snapshot, or (as DamageError) its segment is damaged.
         """
         return self._row(self.index.theta, i)
 
@@ -153,7 +153,7 @@ class Run:
         are hashed on the way, and a damaged one is reported after the last block.
 
         Raises:
-            ValueError: a width below 1, no such snapshot, or a missing, truncated or damaged segment.
+            ValueError: a width below 1, no such snapshot, or (as DamageError) a damaged segment.
         """
         if width < 1:
             raise ValueError(f"width={width} must be at least 1 column")
@@ -218,8 +218,6 @@ class Run:
     def _confirm(self, rows: Rows, piece: Piece, k: int, digest: str) -> None:
         i = piece.first_row + k
         if digest != rows.hashes[i]:
-            where = f"{piece.file} of {self.path}, snapshot {i} (step {rows.steps[i]})"
-            raise ValueError(
-                f"{where}: the bytes do not have their SHA-256; `grokscope verify` lists all damage"
-            )
+            detail = f"snapshot {i} (step {rows.steps[i]}) does not have its SHA-256"
+            raise DamageError(self.path, piece.file, "altered", detail)
         self._checked.add((piece.file, k))

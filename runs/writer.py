@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,7 +12,6 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..geometry.parameters import ParameterTable
@@ -21,7 +19,7 @@ from . import lock as locks
 from .buffer import MetricBuffer, RowBuffer
 from .config import RunConfig
 from .continuation import continued, dropped, listed_names, sweep
-from .durable import write_file
+from .durable import make_folder, write_file
 from .index import INDEX_NAME, Index, Series, StateFile, encode, load_index, load_state
 from .segments import FOLDER
 
@@ -50,14 +48,15 @@ class RunWriter:
         self.path, self._index, self._lock = path, index, lock
         self._commit_bytes, self._commit_seconds = commit_bytes, commit_seconds
         self._pool = ThreadPoolExecutor(1, "grokscope-hash")
-        self._theta = RowBuffer("theta", index.theta, self._pool)
-        self._moment = RowBuffer("second_moment", index.second_moment, self._pool)
+        shape = index.table.size, index.dtype
+        self._theta = RowBuffer("theta", index.theta, *shape, pool=self._pool)
+        self._moment = RowBuffer("second_moment", index.second_moment, *shape, pool=self._pool)
         self._metrics = MetricBuffer(index.metrics)
         self._listed = listed  # by the run.h5 on disk: not to be overwritten, deleted only once unlisted
         self._next_segment = 1 + max(
             (int(name[-11:-3]) for name in listed if name.startswith(FOLDER)), default=-1
         )
-        self._dirty, self._bytes = not listed and not index.theta.hashes, 0
+        self._dirty, self._bytes, self._waiting = False, 0, 0  # bytes since the last commit; in no segment
         self._started = self._committed = monotonic()
 
     @classmethod
@@ -96,11 +95,11 @@ class RunWriter:
                 f"dtype={dtype!r} with {table.size} parameters; float32 or float64 and at least 1 are needed"
             )
         path = Path(path)
-        _make_folder(path / FOLDER, path)
+        make_folder(path / FOLDER)
         used_before = (path / locks.LOCK_NAME).exists()
         descriptor = locks.acquire(path) if lock else None
         if (path / INDEX_NAME).exists():
-            _release(descriptor)
+            locks.release(descriptor)
             raise FileExistsError(f"{path} holds a run already; resume it or give another folder")
         if used_before:  # by a writer that ended before its first commit
             sweep(path, set())
@@ -150,7 +149,7 @@ class RunWriter:
             index = index if step is None else dropped(index, step)
             sweep(path, listed_names(stored))
         except BaseException:
-            _release(descriptor)
+            locks.release(descriptor)
             raise
         return cls(
             path,
@@ -216,18 +215,15 @@ class RunWriter:
             ValueError: wrong shape or dtype, a step that does not rise, or entries that are not finite.
             OSError: commit_bytes are waiting, no commit came, and the disk does not take them.
         """
-        if self._theta.steps and step <= self._theta.steps[-1]:
-            raise ValueError(f"step={step} must exceed the last snapshot's step {self._theta.steps[-1]}")
-        row = self._checked_row("theta", step, theta, allow_nonfinite)
-        moment = None
-        if second_moment is not None:
-            moment = self._checked_row("second_moment", step, second_moment, allow_nonfinite)
-        if self._bytes_waiting() >= self._commit_bytes:
+        given = ((self._theta, theta), (self._moment, second_moment))
+        finite = not allow_nonfinite
+        checked = [(to, to.checked(step, row, finite=finite)) for to, row in given if row is not None]
+        if self._waiting >= self._commit_bytes:
             self._flush()
-        self._theta.add(step, row)
-        if moment is not None:
-            self._moment.add(step, moment)
-        self._bytes += row.nbytes + (0 if moment is None else moment.nbytes)
+        for to, row in checked:
+            to.add(step, row)
+            self._bytes += row.nbytes
+            self._waiting += row.nbytes
         self._dirty = True
 
     def log(self, step: int, metrics: Mapping[str, int | float]) -> None:
@@ -303,7 +299,7 @@ class RunWriter:
         finally:
             self._dirty = False
             self._pool.shutdown()
-            _release(self._lock)
+            locks.release(self._lock)
             self._lock = None
 
     def __enter__(self) -> RunWriter:
@@ -318,49 +314,20 @@ class RunWriter:
             with suppress(OSError):  # the first error is the one to see
                 self.close()
 
-    def _checked_row(self, name: str, step: int, row: NDArray[Any], allow_nonfinite: bool) -> NDArray[Any]:
-        row = np.asarray(row)
-        if row.shape != (self.table.size,) or row.dtype != self._index.dtype:
-            wanted = f"({self.table.size},) {self._index.dtype}"
-            raise ValueError(f"{name} has shape {row.shape} {row.dtype}; this run takes {wanted}")
-        if not allow_nonfinite and not np.isfinite(row.sum()) and not np.isfinite(row).all():
-            count = int((~np.isfinite(row)).sum())
-            raise ValueError(
-                f"{name} at step {step} has {count} entries that are NaN or infinite; see allow_nonfinite"
-            )
-        return row
-
-    def _bytes_waiting(self) -> int:
-        rows = self._theta.waiting + self._moment.waiting
-        return rows * self.table.size * np.dtype(self._index.dtype).itemsize
-
     def _flush(self) -> None:
         for series in (self._theta, self._moment):
             if series.waiting:
                 series.flush(self.path, self._next_segment)
                 self._next_segment += 1
+        self._waiting = 0
 
     def _written(self, kind: str, step: int | None, state: bytes) -> StateFile:
         """The state in a file of a name that run.h5 does not list yet."""
         if step is None:
-            step = max([0, *self._theta.steps[-1:], *(s.step[-1] for s in self._metrics.series().values())])
+            step = max(0, self._metrics.last_step, *self._theta.steps[-1:])
         name, copies = f"{kind}-{step}.pt", 0
         while name in self._listed:
             copies += 1
             name = f"{kind}-{step}.{copies}.pt"
         write_file(self.path / name, [state])
         return StateFile(name, int(step), hashlib.sha256(state).hexdigest())
-
-
-def _make_folder(folder: Path, path: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            error.errno, f"{error.strerror}; a run needs a folder that it may write to", str(path)
-        ) from error
-
-
-def _release(lock: int | None) -> None:
-    if lock is not None:
-        os.close(lock)
