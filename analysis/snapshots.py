@@ -71,8 +71,6 @@ def _at(all_steps: NDArray[np.int64], steps: Sequence[int]) -> NDArray[np.int64]
 def _milestone_steps(run: Run) -> list[int]:
     from ..runs.milestones import milestones
 
-    if "train_correct" not in run.metrics or "test_correct" not in run.metrics:
-        return []
     found = milestones(run)
     return [crossing.step for crossing in (found.memorized, found.generalized) if crossing is not None]
 

@@ -49,15 +49,11 @@ def print_table(columns: Mapping[str, Sequence[Any]], *, title: str = "") -> Non
     """Print columns of equal length by name: framed on a terminal, plainly aligned text elsewhere."""
     texts = {name: [cell(value) for value in values] for name, values in columns.items()}
     if sys.stdout.isatty():
-        _framed(texts, title)
+        _framed(texts, columns, title)
         return
-    widths = {name: max(len(name), *map(len, values), 0) for name, values in texts.items()}
-    lines = [[name.rjust(widths[name]) for name in texts]]
-    lines += [
-        [value.rjust(widths[name]) for name, value in zip(texts, row, strict=True)]
-        for row in zip(*texts.values(), strict=True)
-    ]
-    print("\n".join(([title] if title else []) + ["  ".join(line).rstrip() for line in lines]))
+    padded = [_padded(name, texts[name], columns[name]) for name in texts]
+    lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
+    print("\n".join(([title] if title else []) + lines))
 
 
 def cell(value: Any) -> str:
@@ -71,7 +67,17 @@ def cell(value: Any) -> str:
     return str(value)
 
 
-def _framed(texts: Mapping[str, Sequence[str]], title: str) -> None:
+def _padded(name: str, texts: Sequence[str], values: Sequence[Any]) -> list[str]:
+    """A column with its name, words to the left and numbers to the right."""
+    width = max(len(name), *map(len, texts), 0)
+    return [text.ljust(width) if _is_words(values) else text.rjust(width) for text in (name, *texts)]
+
+
+def _is_words(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str | Path) for value in values)
+
+
+def _framed(texts: Mapping[str, Sequence[str]], columns: Mapping[str, Sequence[Any]], title: str) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
@@ -79,7 +85,7 @@ def _framed(texts: Mapping[str, Sequence[str]], title: str) -> None:
 
     table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD)
     for name in texts:
-        table.add_column(escape(name), justify="right")
+        table.add_column(escape(name), justify="left" if _is_words(columns[name]) else "right")
     for row in zip(*texts.values(), strict=True):
         table.add_row(*map(escape, row))
     Console().print(table)

@@ -1,0 +1,127 @@
+"""The look of all figures: sizes, colors, the step axis, milestones, saving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.transforms import blended_transform_factory
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ...runs.milestones import Milestones
+
+Width = Literal["single", "double"]
+
+# Okabe and Ito (2008): distinguishable with every common color blindness.
+COLORS = {
+    "train": "#0072B2",
+    "test": "#D55E00",
+    "norm": "#009E73",
+    "trajectory": "#0072B2",
+    "commutator": "#CC79A7",
+    "spectrum": "#D55E00",
+    "llc": "#009E73",
+    "gradient": "#E69F00",
+    "delay": "#56B4E9",
+    "null": "#7F7F7F",
+    "memorized": "#56B4E9",
+    "generalized": "#E69F00",
+}
+WIDTHS: dict[Width, float] = {"single": 3.4, "double": 7.0}  # inches, a journal's one and two columns
+_width: ContextVar[Width] = ContextVar("width", default="single")
+
+
+@contextmanager
+def paper(width: Width = "single") -> Iterator[None]:
+    """Within it, figures have the paper's style and the width of one or two columns."""
+    token = _width.set(width)
+    with mpl.rc_context(fname=Path(__file__).with_name("paper.mplstyle")):
+        try:
+            yield
+        finally:
+            _width.reset(token)
+
+
+def panels(
+    rows: int = 1, columns: int = 1, *, height: float = 2.2, **options: Any
+) -> tuple[Figure, NDArray[Any]]:
+    """A figure of the current width with axes (rows, columns); `height` in inches is that of one row.
+
+    `options` go to `Figure.subplots` (sharex, ...). Needs no pyplot, so figures close by themselves.
+    """
+    with mpl.rc_context(fname=Path(__file__).with_name("paper.mplstyle")):
+        figure = Figure(figsize=(WIDTHS[_width.get()], height * rows), layout="constrained")
+        return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def step_axis(axes: Axes, steps: Sequence[int] | NDArray[np.int64], *, label: str = "optimizer step") -> None:
+    """A logarithmic x axis from the first to the last of `steps` that shows step 0.
+
+    It is linear up to the first step above 0 and logarithmic beyond; runs that span little are shown on a
+    linear axis.
+    """
+    steps = np.asarray(steps)
+    last = float(steps.max())
+    first = float(steps[steps > 0].min()) if (steps > 0).any() else 1.0
+    axes.set_xlabel(label)
+    if last < 30 * first:
+        axes.set_xlim(float(steps.min()), max(last, 1.0))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        return
+    start = 10.0 ** np.ceil(np.log10(first))
+    axes.set_xscale("symlog", linthresh=start, linscale=0.5)
+    axes.set_xlim(float(steps.min()), last)
+    powers = 10.0 ** np.arange(np.log10(start), np.floor(np.log10(last)) + 1)
+    axes.xaxis.set_major_locator(FixedLocator([0.0, *powers]))
+    axes.xaxis.set_minor_locator(FixedLocator(np.outer(powers, np.arange(2, 10)).ravel().tolist()))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: short(step)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def short(step: float) -> str:
+    """A step in few characters: 0, 50, 1k, 20k, 1.5M."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if step >= size:
+            return f"{step / size:g}{letter}"
+    return f"{step:g}"
+
+
+def mark_milestones(axes: Axes, milestones: Milestones | None, *, labels: bool = True) -> None:
+    """Memorization and generalization as bands from last-below to first-above, a line at the step.
+
+    Their names stand above the axes, to the left of the first and to the right of the second, so that
+    they never meet.
+    """
+    if milestones is None:
+        return
+    for name, side in (("memorized", "right"), ("generalized", "left")):
+        crossing = getattr(milestones, name)
+        if crossing is None:
+            continue
+        color = COLORS[name]
+        axes.axvspan(crossing.below or 0, crossing.step, color=color, alpha=0.25, linewidth=0, zorder=0)
+        axes.axvline(crossing.step, color=color, linewidth=0.8, linestyle="--", zorder=0)
+        if labels:
+            place = blended_transform_factory(axes.transData, axes.transAxes)
+            axes.text(
+                crossing.step, 1.02, name, transform=place, ha=side, va="bottom", fontsize=6.5, color=color
+            )
+
+
+def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
+    """Write `<stem>.png` and `<stem>.pdf` (fonts embedded as TrueType, no dates); their paths."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".pdf")
+    with mpl.rc_context(fname=Path(__file__).with_name("paper.mplstyle")):
+        figure.savefig(paths[0], metadata={"Software": None})
+        figure.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return paths
