@@ -70,14 +70,12 @@ def step_axis(axes: Axes, steps: Sequence[int] | NDArray[np.int64], *, label: st
     linear axis.
     """
     steps = np.asarray(steps)
-    last = float(steps.max())
-    first = float(steps[steps > 0].min()) if (steps > 0).any() else 1.0
+    last, start = float(steps.max()), linear_until(steps)
     axes.set_xlabel(label)
-    if last < 30 * first:
+    if last < 30 * start:
         axes.set_xlim(float(steps.min()), max(last, 1.0))
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         return
-    start = 10.0 ** np.ceil(np.log10(first))
     axes.set_xscale("symlog", linthresh=start, linscale=0.5)
     axes.set_xlim(float(steps.min()), last)
     powers = 10.0 ** np.arange(np.log10(start), np.floor(np.log10(last)) + 1)
@@ -85,6 +83,12 @@ def step_axis(axes: Axes, steps: Sequence[int] | NDArray[np.int64], *, label: st
     axes.xaxis.set_minor_locator(FixedLocator(np.outer(powers, np.arange(2, 10)).ravel().tolist()))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: short(step)))
     axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def linear_until(steps: NDArray[np.int64]) -> float:
+    """The power of ten at or above the first step past 0: where a symlog scale should start to be one."""
+    later = steps[steps > 0]
+    return float(10.0 ** np.ceil(np.log10(later.min()))) if later.size else 1.0
 
 
 def short(step: float) -> str:

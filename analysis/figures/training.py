@@ -1,0 +1,71 @@
+"""Training curves of a run: accuracy, loss, squared norm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ...runs.milestones import Milestones, milestones
+from .style import COLORS, mark_milestones, panels, step_axis
+
+if TYPE_CHECKING:
+    from ...runs.store import Run
+
+_LINES = (("train", "-"), ("test", "-"))
+
+
+def draw(run: Run) -> dict[str, Figure]:
+    """Figures by name, of those metrics that the run has: `accuracy_loss`, `squared_norm`."""
+    marks = milestones(run)
+    figures = {}
+    if {"train_correct", "test_correct", "train_loss", "test_loss"} <= set(run.metrics):
+        figures["accuracy_loss"], axes = panels(2, height=1.6, sharex=True)
+        plot_accuracy(run, axes[0, 0], milestones=marks)
+        plot_loss(run, axes[1, 0])
+        mark_milestones(axes[1, 0], marks, labels=False)
+        axes[0, 0].set_xlabel("")
+    if "squared_norm" in run.metrics:
+        figures["squared_norm"], axes = panels()
+        plot_squared_norm(run, axes[0, 0], milestones=marks)
+    return figures
+
+
+def plot_accuracy(run: Run, axes: Axes, *, milestones: Milestones | None = None) -> None:
+    """Share of right answers on both splits against the step."""
+    for split, line in _LINES:
+        series = run.metrics[f"{split}_correct"]
+        share = series.value / run.provenance[f"{split}_total"]
+        axes.plot(series.step, share, line, color=COLORS[split], label=split)
+    step_axis(axes, series.step)
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_ylabel("accuracy")
+    axes.legend(loc="center left")
+    mark_milestones(axes, milestones)
+
+
+def plot_loss(run: Run, axes: Axes, *, milestones: Milestones | None = None) -> None:
+    """Mean loss on both splits against the step, both axes logarithmic."""
+    for split, line in _LINES:
+        series = run.metrics[f"{split}_loss"]
+        axes.plot(series.step, np.where(series.value > 0, series.value, np.nan), line, color=COLORS[split])
+    axes.set_yscale("log")
+    step_axis(axes, series.step)
+    axes.set_ylabel("loss")
+    mark_milestones(axes, milestones)
+
+
+def plot_squared_norm(run: Run, axes: Axes, *, milestones: Milestones | None = None) -> None:
+    """V = ‖θ‖² against the step, and the part of each parameter group."""
+    total = run.metrics["squared_norm"]
+    axes.plot(total.step, total.value, color="black", label="all parameters")
+    for name, series in run.metrics.items():
+        if name.startswith("squared_norm."):
+            axes.plot(series.step, series.value, linewidth=0.9, label=name.removeprefix("squared_norm."))
+    axes.set_yscale("log")
+    step_axis(axes, total.step)
+    axes.set_ylabel("squared norm ‖θ‖²")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    mark_milestones(axes, milestones)
