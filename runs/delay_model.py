@@ -1,0 +1,123 @@
+"""The calibrated delay model: a log-normal accelerated-failure-time formula with stored coefficients."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.resources import files
+from math import exp, inf, isfinite, log
+from pathlib import Path
+from typing import Any
+
+from scipy.special import expit
+
+REVISION = 1
+"""Renewed when the meaning of a feature, a milestone or the formula changes: older calibrations are stale."""
+
+
+@dataclass(frozen=True)
+class DelayModel:
+    """ln T = intercept + Σ_j coefficients_j (x_j − centers_j)/scales_j + sigma ε, ε ~ N(0, 1).
+
+    T is the delay in steps and x the features of `Evidence.features`. `margin` is the conformal half-width
+    of ln T at `coverage`, over cells; `slope` and `offset` calibrate the probability; `low` and `high`
+    bound each feature over the calibration runs; `two_sided` is false where too many runs were censored.
+    """
+
+    features: tuple[str, ...]
+    centers: tuple[float, ...]
+    scales: tuple[float, ...]
+    coefficients: tuple[float, ...]
+    intercept: float
+    sigma: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    margin: float
+    coverage: float
+    slope: float
+    offset: float
+    two_sided: bool
+    runs: int
+    cells: int
+    calibration: str
+    revision: int = REVISION
+
+    def log_delay(self, features: Mapping[str, float]) -> float:
+        """The median of ln T; a feature that is nan counts as typical, at its center.
+
+        Raises:
+            ValueError: one of the model's features is absent.
+        """
+        missing = [name for name in self.features if name not in features]
+        if missing:
+            raise ValueError(
+                f"features: {missing[0]!r} is absent; the model needs {', '.join(self.features)}"
+            )
+        parts = zip(self.features, self.centers, self.scales, self.coefficients, strict=True)
+        scores = [(b * (features[name] - c) / s) for name, c, s, b in parts if isfinite(features[name])]
+        return self.intercept + sum(scores)
+
+    def interval(self, log_delay: float) -> tuple[float, float]:
+        """Bounds on T with the stated coverage over new cells; the upper one is infinite if not two-sided."""
+        return exp(log_delay - self.margin), (exp(log_delay + self.margin) if self.two_sided else inf)
+
+    def probability(self, log_delay: float, budget: float) -> float:
+        """P(T ≤ budget): a calibrated logistic function of (ln budget − ln T̂)/sigma; 0 for no budget."""
+        if budget <= 0:
+            return 0.0
+        return float(expit(self.offset + self.slope * (log(budget) - log_delay) / self.sigma))
+
+    def outside(self, features: Mapping[str, float], *, slack: float = 0.1) -> tuple[str, ...]:
+        """The features that lie outside the calibrated range by more than `slack` of its width."""
+        bounds = zip(self.features, self.low, self.high, strict=True)
+        return tuple(name for name, a, b in bounds if not _within(features[name], a, b, slack * (b - a)))
+
+    def to_json(self) -> str:
+        """The model as JSON text that `from_json` reads."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> DelayModel:
+        """The model in JSON text.
+
+        Raises:
+            ValueError: another revision than this version's, or fields are missing.
+        """
+        table: dict[str, Any] = json.loads(text)
+        if table.get("revision") != REVISION:
+            raise ValueError(
+                f"revision={table.get('revision')} of the delay model is not this version's {REVISION}; "
+                "renew it with `grokscope calibrate fit`"
+            )
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
+        return cls(**fields)
+
+
+@lru_cache(maxsize=4)
+def load_model(path: Path | None = None, calibration: Path | None = None) -> DelayModel:
+    """The delay model in a file, by default the installed one, checked against its calibration data.
+
+    Raises:
+        ValueError: the model is stale: another revision, or fitted to other calibration data.
+    """
+    folder = Path(str(files(__package__))) / "data"
+    model = DelayModel.from_json((path or folder / "delay_model.json").read_text(encoding="utf-8"))
+    digest = file_digest(calibration or folder / "calibration.npz")
+    if digest != model.calibration:
+        raise ValueError(
+            f"calibration={digest[:12]} is not the data {model.calibration[:12]} that the delay model was "
+            "fitted to; renew the model with `grokscope calibrate fit`"
+        )
+    return model
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, as hexadecimal text."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _within(value: float, low: float, high: float, slack: float) -> bool:
+    return not isfinite(value) or low - slack <= value <= high + slack
