@@ -12,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import blended_transform_factory
 from numpy.typing import NDArray
 
@@ -63,6 +63,13 @@ def panels(
         return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def row_or_column(count: int, *, height: float = 2.0) -> tuple[Figure, NDArray[Any]]:
+    """A figure with axes (count,): below each other in one column's width, side by side in two."""
+    wide = _width.get() == "double"
+    figure, axes = panels(*((1, count) if wide else (count, 1)), height=height)
+    return figure, axes.ravel()
+
+
 def step_axis(axes: Axes, steps: Sequence[int] | NDArray[np.int64], *, label: str = "optimizer step") -> None:
     """A logarithmic x axis from the first to the last of `steps` that shows step 0.
 
@@ -73,16 +80,35 @@ def step_axis(axes: Axes, steps: Sequence[int] | NDArray[np.int64], *, label: st
     last, start = float(steps.max()), linear_until(steps)
     axes.set_xlabel(label)
     if last < 30 * start:
-        axes.set_xlim(float(steps.min()), max(last, 1.0))
+        axes.set_xlim(float(steps.min()), max(last, 1.0) * 1.02)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         return
     axes.set_xscale("symlog", linthresh=start, linscale=0.5)
-    axes.set_xlim(float(steps.min()), last)
+    axes.set_xlim(float(steps.min()), last * 1.08)
     powers = 10.0 ** np.arange(np.log10(start), np.floor(np.log10(last)) + 1)
     axes.xaxis.set_major_locator(FixedLocator([0.0, *powers]))
     axes.xaxis.set_minor_locator(FixedLocator(np.outer(powers, np.arange(2, 10)).ravel().tolist()))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: short(step)))
     axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def log_values(axes: Axes) -> None:
+    """A logarithmic y axis with few labels: at 1, 2 and 5 if it spans little, else at powers of ten.
+
+    Call it after drawing: what is drawn decides.
+    """
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    narrow = np.log10(high / low) < 2.5
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    if narrow:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def legend_above(axes: Axes, *, columns: int = 2) -> None:
+    """The legend above the axes, where it covers nothing."""
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, borderaxespad=0.2)
 
 
 def linear_until(steps: NDArray[np.int64]) -> float:
@@ -102,13 +128,11 @@ def short(step: float) -> str:
 def mark_milestones(axes: Axes, milestones: Milestones | None, *, labels: bool = True) -> None:
     """Memorization and generalization as bands from last-below to first-above, a line at the step.
 
-    Their names stand above the axes, to the left of the first and to the right of the second, so that
-    they never meet.
+    Their names stand above the axes at two heights, toward the middle, so that they neither meet nor
+    leave the figure. Call it after the limits are set.
     """
-    if milestones is None:
-        return
-    for name, side in (("memorized", "right"), ("generalized", "left")):
-        crossing = getattr(milestones, name)
+    for name, height in (("memorized", 1.02), ("generalized", 1.11)):
+        crossing = getattr(milestones, name, None)
         if crossing is None:
             continue
         color = COLORS[name]
@@ -116,9 +140,10 @@ def mark_milestones(axes: Axes, milestones: Milestones | None, *, labels: bool =
         axes.axvline(crossing.step, color=color, linewidth=0.8, linestyle="--", zorder=0)
         if labels:
             place = blended_transform_factory(axes.transData, axes.transAxes)
-            axes.text(
-                crossing.step, 1.02, name, transform=place, ha=side, va="bottom", fontsize=6.5, color=color
-            )
+            across = (axes.transData + axes.transAxes.inverted()).transform((crossing.step, 1.0))[0]
+            side: Literal["left", "right"] = "right" if across > 0.5 else "left"
+            text = axes.text(crossing.step, height, name, transform=place, ha=side, va="bottom")
+            text.set(fontsize=6.5, color=color)
 
 
 def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...runs.milestones import Milestones, milestones
-from .style import COLORS, mark_milestones, panels, step_axis
+from .style import COLORS, log_values, mark_milestones, panels, row_or_column, step_axis
 
 if TYPE_CHECKING:
     from ...runs.store import Run
@@ -22,11 +22,9 @@ def draw(run: Run) -> dict[str, Figure]:
     marks = milestones(run)
     figures = {}
     if {"train_correct", "test_correct", "train_loss", "test_loss"} <= set(run.metrics):
-        figures["accuracy_loss"], axes = panels(2, height=1.6, sharex=True)
-        plot_accuracy(run, axes[0, 0], milestones=marks)
-        plot_loss(run, axes[1, 0])
-        mark_milestones(axes[1, 0], marks, labels=False)
-        axes[0, 0].set_xlabel("")
+        figures["accuracy_loss"], (above, below) = row_or_column(2, height=1.8)
+        plot_accuracy(run, above, milestones=marks)
+        plot_loss(run, below, milestones=marks)
     if "squared_norm" in run.metrics:
         figures["squared_norm"], axes = panels()
         plot_squared_norm(run, axes[0, 0], milestones=marks)
@@ -51,7 +49,7 @@ def plot_loss(run: Run, axes: Axes, *, milestones: Milestones | None = None) -> 
     for split, line in _LINES:
         series = run.metrics[f"{split}_loss"]
         axes.plot(series.step, np.where(series.value > 0, series.value, np.nan), line, color=COLORS[split])
-    axes.set_yscale("log")
+    log_values(axes)
     step_axis(axes, series.step)
     axes.set_ylabel("loss")
     mark_milestones(axes, milestones)
@@ -64,7 +62,7 @@ def plot_squared_norm(run: Run, axes: Axes, *, milestones: Milestones | None = N
     for name, series in run.metrics.items():
         if name.startswith("squared_norm."):
             axes.plot(series.step, series.value, linewidth=0.9, label=name.removeprefix("squared_norm."))
-    axes.set_yscale("log")
+    log_values(axes)
     step_axis(axes, total.step)
     axes.set_ylabel("squared norm ‖θ‖²")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))

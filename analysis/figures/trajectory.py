@@ -12,7 +12,17 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ...runs.milestones import Milestones, milestones
 from ..trajectory import TrajectoryCurve
-from .style import COLORS, linear_until, mark_milestones, panels, short, step_axis
+from .style import (
+    COLORS,
+    legend_above,
+    linear_until,
+    log_values,
+    mark_milestones,
+    panels,
+    row_or_column,
+    short,
+    step_axis,
+)
 
 if TYPE_CHECKING:
     from ...runs.store import Run
@@ -25,11 +35,11 @@ def draw(run: Run, result: TrajectoryCurve) -> dict[str, Figure]:
     if result.scores.shape[1] > 1:
         figures["trajectory"], axes = panels(height=2.6)
         plot_trajectory(result, axes[0, 0], milestones=marks)
-    figures["explained_variance"], axes = panels(2, height=2.0)
-    plot_explained_variance(result, axes[0, 0])
-    plot_windows(result, axes[1, 0], milestones=marks)
+    figures["explained_variance"], (above, below) = row_or_column(2)
+    plot_explained_variance(result, above)
+    plot_windows(result, below, milestones=marks)
     if result.matrices:
-        figures["explained_variance_matrices"], axes = panels(height=0.6 + 0.16 * len(result.matrices))
+        figures["explained_variance_matrices"], axes = panels(height=0.8 + 0.16 * len(result.matrices))
         plot_matrices(result, axes[0, 0])
     return figures
 
@@ -58,20 +68,20 @@ def plot_explained_variance(result: TrajectoryCurve, axes: Axes) -> None:
     """Explained variance of the components and of the three nulls, on a logarithmic scale."""
     lines = (
         ("run", result.explained_variance, COLORS["trajectory"], "o-", 1.2),
-        ("run without decaying start", result.without_decay, COLORS["trajectory"], "o:", 0.9),
-        ("random walk, same step lengths", result.random_walk_null, COLORS["null"], "s--", 0.9),
-        ("Ornstein-Uhlenbeck, same decay", result.ornstein_uhlenbeck_null, "black", "^--", 0.9),
+        ("run, decay removed", result.without_decay, COLORS["trajectory"], "o:", 0.9),
+        ("random walk", result.random_walk_null, COLORS["null"], "s--", 0.9),
+        ("Ornstein-Uhlenbeck", result.ornstein_uhlenbeck_null, "black", "^--", 0.9),
     )
     number = np.arange(1, len(result.explained_variance) + 1)
     for label, values, color, line, width in lines:
         axes.plot(
             number, np.where(values > 0, values, np.nan), line, color=color, linewidth=width, label=label
         )
-    axes.set_yscale("log")
+    log_values(axes)
     axes.set_xticks(number)
     axes.set_xlabel("component")
     axes.set_ylabel("explained variance")
-    axes.legend(loc="upper right")
+    legend_above(axes)
 
 
 def plot_windows(result: TrajectoryCurve, axes: Axes, *, milestones: Milestones | None = None) -> None:
@@ -97,10 +107,22 @@ def plot_matrices(result: TrajectoryCurve, axes: Axes) -> None:
     place = np.arange(len(result.matrices))[::-1]
     axes.plot(result.matrix_explained[:, 0], place, "o", color=COLORS["trajectory"], label="run")
     axes.plot(result.matrix_null[:, 0], place, "|", color=COLORS["null"], markersize=7, label="random walk")
-    axes.set_yticks(place, [name.removesuffix(".weight") for name in result.matrices])
+    axes.set_yticks(place, [_short_name(name) for name in result.matrices])
     axes.set_xlim(0, 1.03)
     axes.set_xlabel("explained by first component")
-    axes.legend(loc="lower left")
+    legend_above(axes)
+
+
+def _short_name(name: str) -> str:
+    """A parameter's name without what every transformer layer repeats, at most 24 characters of it."""
+    for long, brief in (
+        ("encoder.layers.", "layer "),
+        (".self_attn", ""),
+        ("in_proj_weight.", ""),
+        (".weight", ""),
+    ):
+        name = name.replace(long, brief)
+    return name if len(name) <= 24 else "…" + name[-23:]
 
 
 def _mark_snapshots(result: TrajectoryCurve, axes: Axes, milestones: Milestones | None) -> None:
