@@ -130,7 +130,7 @@ class MetricBuffer:
         steps.append(step)
 
 
-def until(metrics: Mapping[str, Series], step: int) -> dict[str, Series]:
+def until(metrics: Mapping[str, Series], step: float) -> dict[str, Series]:
     """The metrics without what comes after `step`."""
     counts = {name: int(np.searchsorted(s.step, step, side="right")) for name, s in metrics.items()}
     return {

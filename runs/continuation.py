@@ -44,7 +44,7 @@ def continued(stored: Index, config: RunConfig | None, table: ParameterTable, pa
     return replace(stored, config=text, finish_reason=None if more else stored.finish_reason)
 
 
-def dropped(index: Index, step: int) -> Index:
+def dropped(index: Index, step: float) -> Index:
     """The index without everything that comes after `step`."""
     return replace(
         index,

@@ -147,8 +147,8 @@ def chain(steps: Sequence[int] | NDArray[np.int64], hashes: Sequence[str], start
     chain from the hash of the rows before.
     """
     link = bytes.fromhex(start) if start else hashlib.sha256(FORMAT.encode()).digest()
-    for step, row in zip(np.asarray(steps, "<i8"), hashes, strict=True):
-        link = hashlib.sha256(link + step.tobytes() + bytes.fromhex(row)).digest()
+    for step, row in zip(np.asarray(steps).tolist(), hashes, strict=True):
+        link = hashlib.sha256(link + step.to_bytes(8, "little", signed=True) + bytes.fromhex(row)).digest()
     return link.hex()
 
 

@@ -43,7 +43,7 @@ class Rows(NamedTuple):
     hashes: tuple[str, ...]
     pieces: tuple[Piece, ...]
 
-    def until(self, step: int) -> Rows:
+    def until(self, step: float) -> Rows:
         """The same without the rows after `step`."""
         count = int(np.searchsorted(self.steps, step, side="right"))
         pieces = tuple(_cut(piece, count) for piece in self.pieces if piece.first_row < count)

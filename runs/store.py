@@ -160,6 +160,9 @@ class Run:
         chosen = [
             self._locate(self.index.theta, i) for i in (range(len(self)) if indices is None else indices)
         ]
+        for piece in {piece for piece, _ in chosen}:  # damage is reported before anything is allocated
+            with opened(self.path, piece):
+                pass
         hashers = [None if (p.file, k) in self._checked else hashlib.sha256() for p, k in chosen]
         for start in range(0, self.table.size, width):
             where = slice(start, min(start + width, self.table.size))
@@ -187,8 +190,8 @@ class Run:
 
     def _row(self, rows: Rows, i: int) -> NDArray[Any]:
         piece, k = self._locate(rows, i)
-        out = np.empty(self.table.size, self.dtype)
-        with opened(self.path, piece) as descriptor:
+        with opened(self.path, piece) as descriptor:  # the size asked for is there: only now allocate
+            out = np.empty(self.table.size, self.dtype)
             read_into(descriptor, out, piece.offset + k * out.nbytes)
         if (piece.file, k) not in self._checked:
             self._confirm(rows, piece, k, hashlib.sha256(byte_view(out)).hexdigest())

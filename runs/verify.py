@@ -18,7 +18,7 @@ from .store import Run
 
 
 class Problem(NamedTuple):
-    """A damaged file; `kind`: missing, truncated, swapped (holds another segment's rows), altered, unreadable."""
+    """A damaged file: missing, truncated, swapped (with another segment), altered or unreadable."""
 
     file: str
     kind: str
@@ -109,8 +109,9 @@ def _segment_problems(run: Run, rows: Rows, piece: Piece) -> Iterator[Problem]:
 
 def _row_hashes(run: Run, piece: Piece, descriptor: int, size: int) -> Iterator[str]:
     """Hashes of the rows that are there in full."""
-    row = np.empty(run.table.size, run.dtype)
-    for k in range(min(piece.rows, max(0, size - piece.offset) // row.nbytes)):
+    whole = min(piece.rows, max(0, size - piece.offset) * piece.rows // piece.length)
+    row = np.empty(run.table.size if whole else 0, run.dtype)
+    for k in range(whole):
         read_into(descriptor, row, piece.offset + k * row.nbytes)
         yield hashlib.sha256(byte_view(row)).hexdigest()
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -131,7 +132,8 @@ class RunWriter:
         """A writer at the last commit of an existing run; files that run.h5 does not list are deleted.
 
         What was recorded after the resume state (after step `at`, if given) is dropped: it comes again,
-        bit for bit. More `steps` than before make a finished run unfinished.
+        bit for bit. A run of a configuration that has no resume state yet begins anew; a run of another
+        loop keeps all. More `steps` than before make a finished run unfinished.
 
         Raises:
             ValueError: no run, another configuration (naming the fields), other parameters, or damage.
@@ -145,8 +147,7 @@ class RunWriter:
             index = continued(stored, config, table, path)
             if provenance and (not index.provenance or dict(provenance) != index.provenance[-1]):
                 index = replace(index, provenance=(*index.provenance, dict(provenance)))
-            step = at if at is not None or index.resume is None else index.resume.step
-            index = index if step is None else dropped(index, step)
+            index = dropped(index, _kept_until(index) if at is None else at)
             sweep(path, listed_names(stored))
         except BaseException:
             locks.release(descriptor)
@@ -331,3 +332,9 @@ class RunWriter:
             name = f"{kind}-{step}.{copies}.pt"
         write_file(self.path / name, [state])
         return StateFile(name, int(step), hashlib.sha256(state).hexdigest())
+
+
+def _kept_until(index: Index) -> float:
+    if index.resume is not None:
+        return index.resume.step
+    return inf if index.config is None else -inf
