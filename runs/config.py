@@ -123,7 +123,9 @@ def from_toml(path: Path) -> RunConfig:
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"config={str(path)!r} can't be read: {error.strerror}; give the path of a TOML file") from None
+        raise ValueError(
+            f"config={str(path)!r} can't be read: {error.strerror}; give the path of a TOML file"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"config={str(path)!r} is not valid TOML: {error}") from None
     return from_mapping(table, source=str(path))
@@ -146,7 +148,9 @@ def from_mapping(table: Mapping[str, Any], *, source: str, base: RunConfig | Non
         raise ValueError(f"{source}: unknown field {unknown[0]!r}; the fields are {', '.join(hints)}")
     values = {name: _checked(value, hints[name], f"{source}: {name}") for name, value in table.items()}
     if "seed" in values:
-        following = {n: None for n in ("init_seed", "split_seed", "batch_seed") if getattr(base, n) == base.seed}
+        following = {
+            n: None for n in ("init_seed", "split_seed", "batch_seed") if getattr(base, n) == base.seed
+        }
         values = following | values
     return replace(base, **values)
 
@@ -201,7 +205,11 @@ def _as_tuple(value: Any, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]
 
 
 def _spelled(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "").replace("NoneType", "None")
+    return (
+        hint.__name__
+        if isinstance(hint, type)
+        else str(hint).replace("typing.", "").replace("NoneType", "None")
+    )
 
 
 def _toml_value(value: Any) -> str:

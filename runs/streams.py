@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 STREAMS = {"init": 0, "split": 1, "batches": 2, "probes": 3, "chains": 4, "labels": 5, "task": 6}
 
 
-def stream_seed(seed: int, name: str, index: int = 0) -> int:
+def stream_seed(seed: int | None, name: str, index: int = 0) -> int:
     """A 32-bit seed for stream `name` number `index` (CPU generators use the low 32 bits only)."""
+    if seed is None:
+        raise ValueError(f"seed=None gives stream {name!r} no numbers; give a whole number")
     sequence = SeedSequence(seed, spawn_key=(STREAMS[name], index))
     return int(sequence.generate_state(1)[0])
 
 
-def generator(seed: int, name: str, index: int = 0, *, device: str = "cpu") -> torch.Generator:
+def generator(seed: int | None, name: str, index: int = 0, *, device: str = "cpu") -> torch.Generator:
     """A torch generator on its own stream."""
     import torch
 
