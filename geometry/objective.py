@@ -7,6 +7,7 @@ weight n/N and no partition into batches, ragged or not, changes the value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
@@ -95,7 +96,7 @@ def gradient(loss: Loss, theta: Tensor) -> Tensor:
     return torch.zeros_like(theta) if found is None else found
 
 
-def exact_attention() -> sdpa_kernel:
+def exact_attention() -> AbstractContextManager[None]:
     """Attention by plain matrix products: the fused CPU kernels have no second derivatives."""
     return sdpa_kernel(SDPBackend.MATH)
 
