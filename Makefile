@@ -15,6 +15,9 @@ setup: $(SETUP)  ## make .venv with everything pinned in constraints.txt
 $(SETUP): setup.cfg constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(MAKE) --no-print-directory .types/grokscope
+	@# Links found on the path win over a clone named grokscope in the current folder; an import hook does not.
+	echo '$(CURDIR)/.types' > $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')/grokscope.pth
 	@touch $@
 
 check: lint types  ## lint and types
