@@ -40,7 +40,7 @@ def plot_accuracy(run: Run, axes: Axes, *, milestones: Milestones | None = None)
     step_axis(axes, series.step)
     axes.set_ylim(-0.03, 1.03)
     axes.set_ylabel("accuracy")
-    axes.legend(loc="center left")
+    axes.legend(loc="best")
     mark_milestones(axes, milestones)
 
 
