@@ -22,7 +22,6 @@ COMMANDS = {
     "train": "train a run, or resume an unfinished one",
     "analyze": "ask a question of a run's snapshots; `grokscope analyze --help` lists them",
     "predict": "forecast when a run will generalize, from nothing later than its information time",
-    "calibrate": "renew or score the data and the model behind `predict`",
     "branch": "continue a run from a kept state, with changed fields or another batch stream",
     "figures": "draw every result of a run as PNG and PDF",
     "sweep": "train many runs from a grid or list of configurations",
