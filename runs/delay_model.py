@@ -114,6 +114,13 @@ def load_model(path: Path | None = None, calibration: Path | None = None) -> Del
     return model
 
 
+def load_baselines(path: Path | None = None) -> dict[str, dict[str, float]]:
+    """The constants of the other predictors, fitted to the same calibration; see `predictors`."""
+    folder = Path(str(files(__package__))) / "data"
+    found: dict[str, dict[str, float]] = json.loads((path or folder / "baselines.json").read_text("utf-8"))
+    return found
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, as hexadecimal text."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, inf, isfinite
+from math import exp, isfinite
 from typing import Any, Literal, NamedTuple
 
 from .calibration import curves_of
@@ -85,10 +85,18 @@ class DelayMonitor:
         self._curves: dict[str, tuple[list[float], list[float]]] = {}
 
     @classmethod
-    def of(cls, config: RunConfig, *, train_total: int, test_total: int, parameters: int) -> DelayMonitor:
-        """The monitor for a run of `train`."""
+    def of(
+        cls,
+        config: RunConfig,
+        *,
+        train_total: int,
+        test_total: int,
+        parameters: int,
+        model: DelayModel | None = None,
+    ) -> DelayMonitor:
+        """The monitor for a run of `train`; its budget is config.steps."""
         setting = Setting.of(config, train_total=train_total, test_total=test_total, parameters=parameters)
-        return cls(**vars(setting), budget=config.steps)
+        return cls(**vars(setting), budget=config.steps, model=model)
 
     def update(
         self,
@@ -169,8 +177,7 @@ def predict_run(run: Run, *, model: DelayModel | None = None) -> DelayPrediction
     if config is None:
         raise ValueError(f"run={str(run.path)!r} has no configuration; use DelayMonitor in your own loop")
     totals = {f"{split}_total": int(run.provenance[f"{split}_total"]) for split in ("train", "test")}
-    setting = Setting.of(config, parameters=run.table.size, **totals)
-    monitor = DelayMonitor(**vars(setting), budget=config.steps, model=model)
+    monitor = DelayMonitor.of(config, parameters=run.table.size, model=model, **totals)
     for step, row in _rows(run):
         correct = row.pop("train_correct", None)
         accuracy = None if correct is None else correct / totals["train_total"]
@@ -224,6 +231,3 @@ def _refusal(
     model: DelayModel, memorized: Crossing | None, verdict: Verdict, reason: str, until: int
 ) -> DelayPrediction:
     return DelayPrediction(memorized, None, None, model.coverage, None, verdict, reason, until)
-
-
-__all__ = ["Decision", "DelayMonitor", "DelayPrediction", "decide", "inf", "predict_delay", "predict_run"]

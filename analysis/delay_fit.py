@@ -1,0 +1,184 @@
+"""Fitting the delay model to calibration records: coefficients, margin over cells, calibrated probability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, erf, log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..runs.calibration import Record
+from ..runs.delay_model import DelayModel
+
+FloatArray = NDArray[np.float64]
+
+FEATURES = ("decay", "lr", "norm", "fall", "rate", "samples", "fraction", "memorization")
+"""What the model uses: all of it is known to any loop that logs the squared norm and train accuracy."""
+PENALIZER = 0.001
+COVERAGE = 0.9
+FOLDS = 8
+BUDGETS = (0.5, 1.0, 2.0, 4.0)
+"""Budgets in units of 1/(ηλ), at which `will it generalize within the budget` is asked."""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The fitted log-normal model before its margin is known; see `DelayModel` for the symbols."""
+
+    centers: FloatArray
+    scales: FloatArray
+    coefficients: FloatArray
+    intercept: float
+    sigma: float
+
+    def log_delay(self, records: Sequence[Record]) -> FloatArray:
+        """The median of ln T for each record (n,)."""
+        scores = (design(records) - self.centers) / self.scales
+        result: FloatArray = self.intercept + np.nan_to_num(scores) @ self.coefficients
+        return result
+
+
+def design(records: Sequence[Record]) -> FloatArray:
+    """The features of each record (n, number of FEATURES), nan where one was not logged."""
+    rows = [known.features() for known in (record.evidence for record in records) if known is not None]
+    return np.array([[row[name] for name in FEATURES] for row in rows])
+
+
+def fit_formula(records: Sequence[Record], *, penalizer: float = PENALIZER) -> Formula:
+    """The log-normal accelerated-failure-time model by lifelines: interval- and right-censored likelihood.
+
+    Records enter with the interval that certainly holds their delay, infinite above where the run was cut
+    off. Those that generalized before their information time are left out: T is the delay given that it is
+    still to come.
+
+    Raises:
+        ValueError: lifelines is not installed.
+    """
+    try:
+        import pandas
+        from lifelines import LogNormalAFTFitter
+    except ImportError:
+        raise ValueError(
+            "lifelines is not installed; it fits the model: pip install 'grokscope[fit]'"
+        ) from None
+    records = [record for record in records if record.at_risk]
+    values = design(records)
+    centers, scales = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+    table = pandas.DataFrame(np.nan_to_num((values - centers) / scales), columns=list(FEATURES))
+    table["lower"], table["upper"] = np.array([record.bounds for record in records]).T
+    fitter = LogNormalAFTFitter(penalizer=penalizer)
+    fitter.fit_interval_censoring(table, "lower", "upper")
+    found = fitter.params_
+    return Formula(
+        centers=centers,
+        scales=scales,
+        coefficients=np.array([float(found["mu_", name]) for name in FEATURES]),
+        intercept=float(found["mu_", "Intercept"]),
+        sigma=float(np.exp(found["sigma_", "Intercept"])),
+    )
+
+
+def fit_model(records: Sequence[Record], *, calibration: str) -> DelayModel:
+    """The whole model: formula from all records, margin and probability from cross-validation over cells."""
+    records = [record for record in records if record.at_risk]
+    held_out = cross_validated(records)
+    formula = fit_formula(records)
+    values = design(records)
+    slope, offset = fit_probability(records, held_out, formula.sigma)
+    censored = np.mean([record.delay is None for record in records])
+    return DelayModel(
+        features=FEATURES,
+        centers=_floats(formula.centers),
+        scales=_floats(formula.scales),
+        coefficients=_floats(formula.coefficients),
+        intercept=formula.intercept,
+        sigma=formula.sigma,
+        low=_floats(np.nanmin(values, axis=0)),
+        high=_floats(np.nanmax(values, axis=0)),
+        margin=margin(records, held_out),
+        coverage=COVERAGE,
+        slope=slope,
+        offset=offset,
+        two_sided=bool(censored < 0.05),
+        runs=len(records),
+        cells=len({record.cell for record in records}),
+        calibration=calibration,
+    )
+
+
+def cross_validated(records: Sequence[Record], *, folds: int = FOLDS) -> FloatArray:
+    """The ln T̂ of each record (n,) by models that saw no record of its cell."""
+    from sklearn.model_selection import GroupKFold
+
+    cells = np.array([record.cell for record in records])
+    predicted = np.full(len(records), np.nan)
+    for seen, unseen in GroupKFold(min(folds, len(set(cells)))).split(cells, groups=cells):
+        formula = fit_formula([records[i] for i in seen])
+        predicted[unseen] = formula.log_delay([records[i] for i in unseen])
+    return predicted
+
+
+def margin(records: Sequence[Record], predicted: FloatArray, *, coverage: float = COVERAGE) -> float:
+    """The conformal half-width of ln T over cells.
+
+    One record stands for a cell, so that a new cell's record is exchangeable with them; of the K residuals
+    |ln T − ln T̂| the ⌈coverage (K + 1)⌉-th smallest is the margin (infinite if K is too small). That is
+    done for the first record of each cell, the second, ...; the median is returned. A censored record's
+    residual is at least what its budget shows.
+    """
+    by_cell: dict[int, list[float]] = {}
+    for record, value in zip(records, predicted, strict=True):
+        by_cell.setdefault(record.cell, []).append(_residual(record, value))
+    rounds = max(map(len, by_cell.values()))
+    choices = [[found[k % len(found)] for found in by_cell.values()] for k in range(rounds)]
+    rank = ceil(coverage * (len(by_cell) + 1))
+    if rank > len(by_cell):
+        return float("inf")
+    return float(np.median([sorted(residuals)[rank - 1] for residuals in choices]))
+
+
+def fit_probability(records: Sequence[Record], predicted: FloatArray, sigma: float) -> tuple[float, float]:
+    """(slope, offset) of P(T ≤ B) = logistic(offset + slope (ln B − ln T̂)/sigma) over BUDGETS/(ηλ)."""
+    from sklearn.linear_model import LogisticRegression
+
+    scores, labels = budget_questions(records, predicted)
+    fitted = LogisticRegression(C=1e6).fit(scores[:, None] / sigma, labels)
+    return float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
+
+
+def budget_questions(
+    records: Sequence[Record], predicted: FloatArray
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """(ln B − ln T̂, whether T ≤ B) for each record and each budget B whose answer is known."""
+    asked = []
+    for record, value in zip(records, predicted, strict=True):
+        for units in BUDGETS:
+            budget = units * 2 / record.setting.decay
+            known = record.delay is not None or budget <= record.bounds[0]
+            if known and budget > known_delay(record):
+                asked.append((log(budget) - value, record.delay is not None and record.delay <= budget))
+    table = np.array(asked)
+    return table[:, 0], table[:, 1].astype(bool)
+
+
+def normal_probability(score: float) -> float:
+    """Φ(score), the uncalibrated probability of the log-normal model."""
+    return 0.5 * (1 + erf(score / sqrt(2)))
+
+
+def _residual(record: Record, predicted: float) -> float:
+    if record.delay is None:
+        return max(log(record.bounds[0]) - predicted, 0.0)
+    return abs(log(record.delay) - predicted)
+
+
+def known_delay(record: Record) -> float:
+    """Steps from memorization to the information time: a run at risk has at least that delay."""
+    memorized = record.milestones.memorized
+    return 0.0 if memorized is None else float(memorized.confirmed - memorized.step)
+
+
+def _floats(values: FloatArray) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
