@@ -66,6 +66,7 @@ def fit_formula(records: Sequence[Record], *, penalizer: float = PENALIZER) -> F
     records = [record for record in records if record.at_risk]
     values = design(records)
     centers, scales = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+    scales = np.where(scales > 0, scales, 1.0)  # a feature that never varies says nothing
     table = pandas.DataFrame(np.nan_to_num((values - centers) / scales), columns=list(FEATURES))
     table["lower"], table["upper"] = np.array([record.bounds for record in records]).T
     fitter = LogNormalAFTFitter(penalizer=penalizer)

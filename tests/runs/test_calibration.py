@@ -17,6 +17,7 @@ def record(cell, seed, *, lr=1e-3, weight_decay=1.0, delay=2000, start=3000.0, k
     generalized = None if end is None else Crossing(end - 20, end, end + 100)
     known = Crossing(memorized - 20, memorized, memorized + 100)
     whole = np.arange(0.0, (end or 5000) + 1, 20)
+    norms, whole_norms = (start * np.exp(-rate * at) for at in (steps, whole))
     return Record(
         cell=cell,
         seed=seed,
@@ -24,8 +25,8 @@ def record(cell, seed, *, lr=1e-3, weight_decay=1.0, delay=2000, start=3000.0, k
         fields={"task": "add", "modulus": 31, "layers": 1, "width": 64, "train_fraction": 0.5,
                 "embedding_init_scale": 1.0},
         milestones=Milestones(known, generalized, known, generalized, int(whole[-1])),
-        curves={"squared_norm": (steps, start * np.exp(-rate * steps)), "train_loss": (steps, 0 * steps + 0.5)},
-        norm=(whole, start * np.exp(-rate * whole)),
+        curves={"squared_norm": (steps, norms), "train_loss": (steps, 0 * steps + 0.5)},
+        norm=(whole, whole_norms),
     )  # fmt: skip
 
 
