@@ -64,11 +64,11 @@ def make_folder(folder: Path) -> None:
     missing = [f for f in (folder, *folder.parents) if not f.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            sync_folder(made.parent)
     except OSError as error:
         reason = f"{error.strerror}; a run needs a folder that it may write to"
         raise OSError(error.errno, reason, str(folder)) from error
-    for made in missing:
-        sync_folder(made.parent)
 
 
 def sync_folder(folder: Path) -> None:

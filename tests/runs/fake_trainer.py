@@ -61,7 +61,7 @@ def train(path, steps, commit_bytes=7 * ROW):
         while step < steps:
             step, theta = step + 1, update(theta, step + 1)
             record(writer, step, theta)
-            if step % 25 == 0:
+            if step % 10 == 0:
                 writer.keep_state(step, _state(step, theta))
             if writer.due():
                 writer.commit(_state(step, theta), step=step)

@@ -121,8 +121,8 @@ def test_what_is_no_plain_file_is_neither_followed_nor_waited_for(path):
 
 def test_damaged_state_files_are_named(path):
     flip(path / "resume-40.pt", 3)
-    (path / "state-25.pt").unlink()
-    assert problems(path) == [("state-25.pt", "missing"), ("resume-40.pt", "altered")]
+    (path / "state-20.pt").unlink()
+    assert problems(path) == [("state-20.pt", "missing"), ("resume-40.pt", "altered")]
     with (
         RunWriter.resume(path, RunConfig(steps=40), TABLE) as writer,
         pytest.raises(ValueError, match="altered"),
@@ -228,7 +228,7 @@ def external(file):
         (table_with(file="segments/00000099.h5"), "`theta` points outside the run"),
         (replaced("parameters", lambda f: f.update({"parameters": "{}"})), "no text of fixed length"),
         (
-            lambda f: f["states"].write_direct(np.array([("../resume-1.pt", 1, b"")] * 2, f["states"].dtype)),
+            lambda f: f["states"].write_direct(np.array([("../resume-1.pt", 1, b"")] * 5, f["states"].dtype)),
             "outside",
         ),
     ],
