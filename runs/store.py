@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from ..geometry.parameters import ParameterTable
 from .config import RunConfig
+from .decode import load_index, load_state
 from .durable import byte_view
-from .index import Index, Series, chain, load_index, load_state
+from .index import Index, Series, chain
 from .segments import DamageError, Piece, Rows, opened, read_into
 from .writer import RunWriter
 

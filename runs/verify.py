@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .decode import load_state
 from .durable import byte_view
-from .index import load_state
 from .segments import DamageError, Piece, Rows, opened, read_into
 from .store import Run
 

@@ -20,8 +20,9 @@ from . import lock as locks
 from .buffer import MetricBuffer, RowBuffer
 from .config import RunConfig
 from .continuation import continued, dropped, listed_names, sweep
+from .decode import load_index, load_state
 from .durable import make_folder, write_file
-from .index import INDEX_NAME, Index, Series, StateFile, encode, load_index, load_state
+from .index import INDEX_NAME, Index, Series, StateFile, encode
 from .segments import FOLDER
 
 COMMIT_BYTES, COMMIT_SECONDS = 64 * 2**20, 10.0

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from fake_trainer import ROW, TABLE
 from grokscope.runs.config import RunConfig
-from grokscope.runs.index import USER_BLOCK, _user_block, encode, load_index
+from grokscope.runs.decode import load_index
+from grokscope.runs.index import USER_BLOCK, encode, user_block
 from grokscope.runs.segments import Piece
 from grokscope.runs.store import Run, RunWriter
 from grokscope.runs.verify import Problem, verify
@@ -169,7 +170,7 @@ def forged(path, change):
     with h5py.File(file, "r+") as opened:
         change(opened)
     body = file.read_bytes()[USER_BLOCK:]
-    file.write_bytes(_user_block(body) + body)
+    file.write_bytes(user_block(body) + body)
 
 
 def replaced(name, make):
