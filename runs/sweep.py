@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import tomllib
@@ -148,10 +149,15 @@ def _grid(axes: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
 
 
 def _entry(point: Mapping[str, Any], base: RunConfig, source: str) -> Entry:
-    """Its name: the fields that the run's own tables set, then 8 digits of the configuration's digest."""
-    config = from_mapping(point, source=source, base=base)
+    """Its name: the fields that the tables of the run set, then 8 digits of a digest of all not default.
+
+    Fields that a later version adds leave the names of finished runs as they are.
+    """
+    config, default = from_mapping(point, source=source, base=base), RunConfig()
+    settings = {name: repr(getattr(config, name)) for name in sorted(default.differences(config))}
+    digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
     text = "_".join(f"{name}-{_plain(value)}" for name, value in point.items())[:120]
-    return Entry(f"{text}_{config.digest()[:8]}".lstrip("_"), config)
+    return Entry(f"{text}_{digest}".lstrip("_"), config)
 
 
 def _plain(value: Any) -> str:

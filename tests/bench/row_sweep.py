@@ -1,4 +1,4 @@
-"""A sweep of 16 runs with one thread each, against the same runs one after the other with two threads each."""
+"""A sweep of 16 runs with one thread each, against the same runs in turn with two threads each."""
 
 from __future__ import annotations
 
