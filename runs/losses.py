@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from .config import RunConfig
 from .tasks.task import Task
@@ -24,7 +24,11 @@ def make_criterion(config: RunConfig, task: Task) -> Criterion:
 
     All are means over samples, and pure functions that work under torch.func.
     """
-    losses: dict[str, Criterion] = {"cross_entropy": F.cross_entropy, "mse": mse, "stablemax": stablemax}
+    losses: dict[str, Criterion] = {
+        "cross_entropy": functional.cross_entropy,
+        "mse": mse,
+        "stablemax": stablemax,
+    }
     loss, heads = losses[config.loss], len(task.heads)
     if not heads:
         return loss
@@ -37,7 +41,8 @@ def mse(outputs: Tensor, targets: Tensor) -> Tensor:
 
     As nn.MSELoss on one-hot targets (Liu et al. 2022, Omnigrok, arXiv 2210.01117).
     """
-    return (outputs - F.one_hot(targets, outputs.shape[-1])).square().mean()
+    one_hot = targets.unsqueeze(-1) == torch.arange(outputs.shape[-1], device=targets.device)
+    return (outputs - one_hot.to(outputs.dtype)).square().mean()
 
 
 def stablemax(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -49,13 +54,13 @@ def stablemax(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     magnitude = torch.log1p(outputs.abs())
     logs = torch.where(outputs < 0, -magnitude, magnitude)
-    return F.cross_entropy(logs, targets)
+    return functional.cross_entropy(logs, targets)
 
 
 def correct(outputs: Tensor, targets: Tensor) -> int:
     """How many of the n samples are answered right, by every head where there are several."""
-    right = (outputs.argmax(-1) == targets).flatten(1) if targets.ndim > 1 else outputs.argmax(-1) == targets
-    return int((right.all(1) if right.ndim > 1 else right).sum())
+    right = outputs.argmax(-1) == targets
+    return int(right.reshape(len(targets), -1).all(1).sum())
 
 
 def correct_per_head(outputs: Tensor, targets: Tensor) -> tuple[int, ...]:

@@ -41,9 +41,8 @@ def _groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
         members.setdefault(group if group in apart else "", []).append(parameter)
     missing = sorted(apart - set(known))
     if missing:
-        raise ValueError(
-            f"group={missing[0]!r} is no parameter group of this model; it has {', '.join(dict.fromkeys(known))}"
-        )
+        there = ", ".join(dict.fromkeys(known))
+        raise ValueError(f"group={missing[0]!r} is no parameter group of this model; there are {there}")
     return [
         {
             "params": parameters,
@@ -63,7 +62,7 @@ def embedding_lr_ratio(
     scale: float = 1.0,
     bounds: tuple[float, float] = (1.0, 30.0),
 ) -> float:
-    """scale · sigma_max(E) / (frequency · sigma_max(W)), clipped to bounds: the embedding's lr over the others'.
+    """The embedding's lr over the others': scale · sigma_max(E) / (frequency · sigma_max(W)), within bounds.
 
     E (tokens, d) is the embedding, W the first layer's weight, frequency the share of steps in which a
     token's row receives a gradient. With it both change at the same rate: ‖∇E‖ is proportional to

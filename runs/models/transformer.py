@@ -4,111 +4,183 @@ Parameters live in the same modules that the papers use, so that names, initiali
 theirs; the forward pass is ours. Two savings, both exact: only the position that is read out passes through
 the last layer's query, output projection and feed-forward part; and what the first layer's attention
 takes in depends on (token, position) alone, so it is computed once per distinct one and looked up.
+
+Shapes: n sequences, l positions, r of them going on, width d. Positions come first, (l, n, d), so that a
+position is a contiguous piece of memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
+
+from ..named import one_of
+from .attention import mix
+from .head import make_head
+from .norm import NORMS, make_norm
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": functional.gelu, "relu": functional.relu}
 
 
 class _Inputs(NamedTuple):
-    """What a layer's attention takes in, for n samples, r rows that go on and l positions."""
+    """What a layer's attention takes in; query and key are absent where attention is uniform."""
 
-    residual: Tensor  # (n, r, d)
-    query: Tensor  # (n, r, d)
-    key_value: Tensor  # (n, l, 2 d)
+    residual: Tensor  # (r, n, d)
+    value: Tensor  # (l, n, d)
+    query: Tensor | None = None  # (r, n, d)
+    key: Tensor | None = None  # (l, n, d)
 
 
 class Transformer(nn.Module):
-    """Token and position embedding, encoder layers, final LayerNorm, linear head at one position.
+    """Token and position embedding, encoder layers, final norm, head: tokens (n, l) -> logits (n, classes).
 
-    tokens (n, positions) -> logits (n, num_classes).
+    Several names in `heads` give logits (n, heads, classes) from one trunk. As in nn.TransformerEncoder,
+    all layers begin with the same weights.
+
+    Options:
+        activation: gelu (exact) or relu.
+        norm_first: normalize before each part of a layer (pre-norm) instead of after its sum.
+        norm: layer, rms, sphere (x/‖x‖) or none, wherever a norm stands.
+        embedding_norm: a norm before the first layer too.
+        final_norm: a norm before the head.
+        readout: position that is read out: first, last, or the mean over all.
+        attention: softmax, or uniform (weights 1/l; query and key weights then get no gradient).
+        causal: a position sees itself and earlier ones only.
+        attention_bias, head_bias: whether attention and head have biases.
+        logit_scale: 0 for a linear head; else logits are this times the cosine of features and weights.
+        position_std: standard deviation of the initial position embedding; that of tokens is 1.
     """
 
     def __init__(
         self,
-        *,
         num_tokens: int,
         positions: int,
         num_classes: int,
+        head_names: Sequence[str],
         layers: int,
         width: int,
         heads: int,
         feedforward: int,
+        *,
         activation: str = "gelu",
         norm_first: bool = False,
-        readout: str = "last",
+        norm: str = "layer",
+        embedding_norm: bool = False,
         final_norm: bool = True,
+        readout: str = "last",
+        attention: str = "softmax",
+        causal: bool = False,
+        attention_bias: bool = True,
+        head_bias: bool = True,
+        logit_scale: float = 0.0,
+        position_std: float = 1.0,
     ) -> None:
         super().__init__()
+        self.activation = ACTIVATIONS[one_of(activation, tuple(ACTIVATIONS), field="activation")]
+        one_of(norm, NORMS, field="norm")
+        self.readout = one_of(readout, ("first", "last", "mean"), field="readout")
+        self.uniform = one_of(attention, ("softmax", "uniform"), field="attention") == "uniform"
+        if self.uniform and causal:
+            raise ValueError("causal=True can't go with attention='uniform'; choose one of them")
+        self.num_heads, self.norm_first, self.causal = heads, norm_first, causal
         self.token = nn.Embedding(num_tokens, width)
         self.position = nn.Embedding(positions, width)
-        layer = nn.TransformerEncoderLayer(
-            width, heads, feedforward, 0.0, activation, batch_first=True, norm_first=norm_first
-        )
-        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.norm = nn.LayerNorm(width) if final_norm else nn.Identity()
-        self.head = nn.Linear(width, num_classes)
-        self.num_heads = heads
-        self.norm_first = norm_first
-        self.activation = F.gelu if activation == "gelu" else F.relu
-        self.read = {"first": slice(0, 1), "last": slice(positions - 1, positions)}[readout]
+        self.encoder = _encoder(layers, width, heads, feedforward, activation, norm_first, attention_bias)
+        if norm != "layer":
+            for layer in self.layers:
+                layer.norm1, layer.norm2 = make_norm(norm, width), make_norm(norm, width)  # type: ignore[assignment]
+        self.embedding_norm = make_norm(norm if embedding_norm else "none", width)
+        self.norm = make_norm(norm if final_norm else "none", width)
+        self.head = make_head(width, num_classes, head_names, bias=head_bias, scale=logit_scale)
+        with torch.no_grad():
+            self.position.weight *= position_std
+
+    @property
+    def layers(self) -> list[nn.TransformerEncoderLayer]:
+        """The encoder's layers, first to last."""
+        return cast("list[nn.TransformerEncoderLayer]", list(self.encoder.layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        first, *others = self.encoder.layers
-        rows = [slice(None)] * len(others) + [self.read]
-        x = self._complete(first, self._first_inputs(first, tokens, rows[0]))
+        """Logits (n, classes), or (n, heads, classes), of tokens (n, l)."""
+        read = {"first": slice(0, 1), "last": slice(-1, None), "mean": slice(None)}[self.readout]
+        first, *others = self.layers
+        rows = [slice(None)] * len(others) + [read]
+        x = self._complete(first, self._first_inputs(first, tokens.T, rows[0]), rows[0])
         for layer, chosen in zip(others, rows[1:], strict=True):
-            x = self._complete(layer, self._inputs(layer, x, chosen))
-        logits: Tensor = self.head(self.norm(x.squeeze(1)))
-        return logits
+            x = self._complete(layer, self._inputs(layer, x, chosen), chosen)
+        features = self.norm(x)
+        return cast(Tensor, self.head(features.mean(0) if self.readout == "mean" else features[0]))
 
-    def _first_inputs(self, layer: nn.Module, tokens: Tensor, rows: slice) -> _Inputs:
-        """The first layer's inputs, by lookup where there are more samples than tokens."""
-        vocabulary, positions = len(self.token.weight), tokens.shape[-1]
-        if len(tokens) <= vocabulary:
-            return self._inputs(layer, self.token(tokens) + self.position.weight, rows)
-        offsets = vocabulary * torch.arange(positions, device=tokens.device)
-        where = tokens + offsets
-        table = self.token.weight + self.position.weight.unsqueeze(1)  # (positions, vocabulary, width)
-        inputs = self._inputs(layer, table.transpose(0, 1), rows)  # samples: one of each token everywhere
-        chosen = where[:, rows] - offsets[rows][:1]
-        return _Inputs(*(_look_up(t, w) for t, w in zip(inputs, (chosen, chosen, where), strict=True)))
+    def _first_inputs(self, layer: nn.TransformerEncoderLayer, tokens: Tensor, rows: slice) -> _Inputs:
+        """The first layer's inputs for tokens (l, n), by lookup where there are more samples than tokens."""
+        token, position = self.token.weight, self.position.weight.unsqueeze(1)
+        if tokens.shape[1] <= len(token):
+            return self._inputs(layer, self.embedding_norm(token[tokens] + position), rows)
+        table = self._inputs(layer, self.embedding_norm(token + position), rows)  # n: every token once
+        everywhere, going_on = _places(tokens, len(token)), _places(tokens[rows], len(token))
+        value = _look_up(table.value, everywhere)
+        key = None if table.key is None else _look_up(table.key, everywhere)
+        query = None if table.query is None else _look_up(table.query, going_on)
+        return _Inputs(_look_up(table.residual, going_on), value, query, key)
 
-    def _inputs(self, layer: nn.Module, x: Tensor, rows: slice) -> _Inputs:
-        """Residual and query at `rows`, key and value everywhere, from the stream x (n, l, d)."""
-        attention, width = layer.self_attn, x.shape[-1]
+    def _inputs(self, layer: nn.TransformerEncoderLayer, x: Tensor, rows: slice) -> _Inputs:
+        """Residual and query at `rows`, key and value everywhere, from the stream x (l, n, d)."""
+        attention, residual = layer.self_attn, x[rows]
         y = layer.norm1(x) if self.norm_first else x
-        weight, bias = attention.in_proj_weight, attention.in_proj_bias
-        query = F.linear(y[:, rows], weight[:width], bias[:width])
-        return _Inputs(x[:, rows], query, F.linear(y, weight[width:], bias[width:]))
+        to_query, to_key, to_value = cast(Tensor, attention.in_proj_weight).chunk(3)
+        bias = attention.in_proj_bias
+        by_query, by_key, by_value = (None,) * 3 if bias is None else bias.chunk(3)
+        value = functional.linear(y, to_value, by_value)
+        if self.uniform:
+            return _Inputs(residual, value)
+        query = functional.linear(y[rows], to_query, by_query) / sqrt(x.shape[-1] / self.num_heads)
+        return _Inputs(residual, value, query, functional.linear(y, to_key, by_key))
 
-    def _complete(self, layer: nn.Module, inputs: _Inputs) -> Tensor:
-        """The layer's output (n, r, d) at the rows that go on."""
-        attended = layer.self_attn.out_proj(self._attend(inputs.query, inputs.key_value))
+    def _complete(self, layer: nn.TransformerEncoderLayer, inputs: _Inputs, rows: slice) -> Tensor:
+        """The layer's output (r, n, d) at `rows`."""
+        attended = layer.self_attn.out_proj(self._attended(inputs, rows))
         if self.norm_first:
-            x = inputs.residual + attended
+            x: Tensor = inputs.residual + attended
             return x + self._feedforward(layer, layer.norm2(x))
         x = layer.norm1(inputs.residual + attended)
-        return layer.norm2(x + self._feedforward(layer, x))
+        return cast(Tensor, layer.norm2(x + self._feedforward(layer, x)))
 
-    def _attend(self, query: Tensor, key_value: Tensor) -> Tensor:
-        """Attention by elementwise products: sequences are too short for matrix products to pay."""
-        split = (self.num_heads, query.shape[-1] // self.num_heads)
-        key, value = key_value.unflatten(-1, (2, *split)).unsqueeze(1).unbind(-3)  # (n, 1, l, h, d/h)
-        scores = (query.unflatten(-1, split).unsqueeze(2) * key).sum(-1) / sqrt(split[1])  # (n, r, l, h)
-        weights = scores.softmax(2).unsqueeze(-1)
-        return (weights * value).sum(2).flatten(-2)
+    def _attended(self, inputs: _Inputs, rows: slice) -> Tensor:
+        if inputs.query is None or inputs.key is None:
+            return inputs.value.mean(0, keepdim=True).expand_as(inputs.residual)
+        allowed = None
+        if self.causal:
+            order = torch.arange(len(inputs.value), device=inputs.value.device)
+            allowed = order[rows, None] >= order
+        return mix(inputs.query, inputs.key, inputs.value, heads=self.num_heads, allowed=allowed)
 
-    def _feedforward(self, layer: nn.Module, x: Tensor) -> Tensor:
-        return layer.linear2(self.activation(layer.linear1(x)))
+    def _feedforward(self, layer: nn.TransformerEncoderLayer, x: Tensor) -> Tensor:
+        return cast(Tensor, layer.linear2(self.activation(layer.linear1(x))))
 
 
-def _look_up(table: Tensor, where: Tensor) -> Tensor:
-    """Rows of table (vocabulary, positions, width) at where = token + vocabulary * position."""
-    return F.embedding(where, table.transpose(0, 1).flatten(0, 1))
+def _encoder(
+    layers: int, width: int, heads: int, feedforward: int, activation: str, norm_first: bool, attention_bias: bool
+) -> nn.TransformerEncoder:
+    """PyTorch's encoder without dropout, for its parameters."""
+    layer = nn.TransformerEncoderLayer(
+        width, heads, feedforward, 0.0, activation, batch_first=True, norm_first=norm_first
+    )
+    if not attention_bias:
+        layer.self_attn = nn.MultiheadAttention(width, heads, bias=False, batch_first=True)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+def _places(tokens: Tensor, vocabulary: int) -> Tensor:
+    """Where tokens (r, n) lie in a table of r positions times `vocabulary` tokens."""
+    return tokens + vocabulary * torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
+
+
+def _look_up(table: Tensor, places: Tensor) -> Tensor:
+    """Rows (r, n, d) of table (r, vocabulary, d)."""
+    found = table.flatten(0, 1).index_select(0, places.flatten())
+    return found.view(*places.shape, table.shape[-1])
