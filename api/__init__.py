@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .runs.config import RunConfig
+    from .runs.recorder import Recorder
     from .runs.store import Run
     from .runs.train import train
 
 __version__ = version("grokscope")
-__all__ = ["Run", "RunConfig", "__version__", "train"]
+__all__ = ["Recorder", "Run", "RunConfig", "__version__", "train"]
 
-_HOME = {"Run": ".runs.store", "RunConfig": ".runs.config", "train": ".runs.train"}
+_HOME = {
+    "Recorder": ".runs.recorder",
+    "Run": ".runs.store",
+    "RunConfig": ".runs.config",
+    "train": ".runs.train",
+}
 
 
 def __getattr__(name: str) -> Any:

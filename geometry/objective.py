@@ -20,7 +20,8 @@ from .parameters import ParameterTable
 Loss = Callable[[Tensor], Tensor]
 """theta (P,) -> (): a scalar loss of the flat parameter vector."""
 
-PARAMETER_PREFIXES = ("module.", "_orig_mod.")
+WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+"""What torch.compile, FSDP and activation checkpointing insert into parameter names, at any depth."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,11 @@ def exact_attention() -> AbstractContextManager[None]:
 def parameter_table(model: nn.Module) -> ParameterTable:
     """Names, shapes and ties of the trainable parameters of model, in `named_parameters` order.
 
-    Names are canonical: what wrappers such as DataParallel or torch.compile prepend is removed. Frozen
+    Names are canonical: what wrappers such as DataParallel or torch.compile add is removed. Frozen
     parameters (`requires_grad` false) are no part of theta.
+
+    Raises:
+        ValueError: two parameters get the same canonical name.
     """
     first: dict[int, str] = {}
     aliases: dict[str, str] = {}
@@ -115,7 +119,10 @@ def parameter_table(model: nn.Module) -> ParameterTable:
         if not tensor.requires_grad:
             continue
         if id(tensor) in first:
-            aliases[name] = first[id(tensor)]
+            if name != first[id(tensor)]:
+                aliases[name] = first[id(tensor)]
+        elif name in shapes:
+            raise ValueError(f"two parameters are called {name!r} once wrappers are taken off; rename one")
         else:
             first[id(tensor)] = name
             shapes[name] = tuple(tensor.shape)
@@ -123,10 +130,11 @@ def parameter_table(model: nn.Module) -> ParameterTable:
 
 
 def canonical_name(name: str) -> str:
-    """A parameter's name without the prefixes that model wrappers add."""
-    while name.startswith(PARAMETER_PREFIXES):
-        name = name.split(".", 1)[1]
-    return name
+    """A parameter's name without what model wrappers add: `module.` in front, WRAPPERS anywhere."""
+    parts = [part for part in name.split(".") if part not in WRAPPERS]
+    while len(parts) > 1 and parts[0] == "module":
+        parts = parts[1:]
+    return ".".join(parts)
 
 
 def flatten(model: nn.Module) -> Tensor:
@@ -174,6 +182,10 @@ def from_module(
 
     def outputs(theta: Tensor, indices: Tensor) -> Tensor:
         named = {spelled[name]: tensor for name, tensor in table.unflatten(theta).items()}
+        if any(
+            module.training for module in model.modules()
+        ):  # batch norm writes its running statistics into the buffers
+            named |= {name: buffer.clone() for name, buffer in model.named_buffers()}
         result: Tensor = functional_call(model, named, (inputs[indices],), tie_weights=False)
         return result
 

@@ -27,7 +27,7 @@ def continued(stored: Index, config: RunConfig | None, table: ParameterTable, pa
             f"{path} holds a run of {'your own loop' if config else 'a configuration'}; give another folder"
         )
     if stored.config is None or config is None:
-        return stored
+        return replace(stored, finish_reason=None)  # only the loop itself can say that it is done
     old = RunConfig.from_json(stored.config)
     names = [n for n in old.differences(config) if n != "steps" or config.steps < old.steps]
     if names:
