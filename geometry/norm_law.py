@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import theilslopes
 
 FloatArray = NDArray[np.float64]
 
@@ -157,6 +156,8 @@ def local_rate(steps: ArrayLike, squared_norm: ArrayLike) -> LocalRate:
         )
     if not (squared_norm > 0).all():
         raise ValueError(f"squared_norm must be positive everywhere; its smallest is {squared_norm.min()}")
+    from scipy.stats import theilslopes  # here because it loads slowly and every trainer imports this file
+
     slope, _, low, high = theilslopes(np.log(squared_norm), steps)
     return LocalRate(float(-slope), float(-high), float(-low), len(steps))
 

@@ -60,6 +60,7 @@ class RunConfig:
     embedding_init_scale: float = 1.0
     steps: int = 20_000
     stop_after_generalization: int | None = 1_000
+    stop_if_predicted_after: int | None = None  # stop at memorization if generalization is predicted later
     seed: int = 0
     init_seed: int | None = None  # these three follow `seed` unless given
     split_seed: int | None = None
@@ -256,6 +257,7 @@ _RULES = (
     ("init_scale", *_POSITIVE),
     ("embedding_init_scale", *_POSITIVE),
     ("steps", *_whole(1)),
+    ("stop_if_predicted_after", lambda v: v is None or v >= 0, "a step at least 0, or absent to go on"),
     ("stop_after_generalization", lambda v: v is None or v >= 0, "at least 0, or absent to use all steps"),
     ("seed", *_SEED),
     ("init_seed", *_SEED),

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.resources import files
-from math import exp, inf, isfinite, log
+from math import exp, inf, isfinite, log, tanh
 from pathlib import Path
 from typing import Any
-
-from scipy.special import expit
 
 REVISION = 1
 """Renewed when the meaning of a feature, a milestone or the formula changes: older calibrations are stale."""
@@ -68,7 +66,8 @@ class DelayModel:
         """P(T ≤ budget): a calibrated logistic function of (ln budget − ln T̂)/sigma; 0 for no budget."""
         if budget <= 0:
             return 0.0
-        return float(expit(self.offset + self.slope * (log(budget) - log_delay) / self.sigma))
+        score = self.offset + self.slope * (log(budget) - log_delay) / self.sigma
+        return (1 + tanh(score / 2)) / 2  # the logistic function, without overflow
 
     def outside(self, features: Mapping[str, float], *, slack: float = 0.1) -> tuple[str, ...]:
         """The features that lie outside the calibrated range by more than `slack` of its width."""

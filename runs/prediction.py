@@ -123,6 +123,15 @@ class DelayMonitor:
                 self.prediction = self._predict(memorized)
         return self.prediction
 
+    def replay(self, metrics: Mapping[str, Any]) -> DelayPrediction:
+        """The prediction from a run's logged metrics (`Series` by name), fed until there is one."""
+        for step, row in _rows(metrics):
+            correct = row.pop("train_correct", None)
+            accuracy = None if correct is None else correct / self._crossing.total
+            if self.update(step, row.pop("squared_norm", None), accuracy, **row):
+                break
+        return self.current
+
     @property
     def current(self) -> DelayPrediction:
         """The prediction, or one that says that there is none yet."""
@@ -173,17 +182,11 @@ def predict_run(run: Run, *, model: DelayModel | None = None) -> DelayPrediction
     Raises:
         ValueError: a run of somebody's own loop, whose learning rate and weight decay are not known.
     """
-    config = run.config
-    if config is None:
+    if run.config is None:
         raise ValueError(f"run={str(run.path)!r} has no configuration; use DelayMonitor in your own loop")
     totals = {f"{split}_total": int(run.provenance[f"{split}_total"]) for split in ("train", "test")}
-    monitor = DelayMonitor.of(config, parameters=run.table.size, model=model, **totals)
-    for step, row in _rows(run):
-        correct = row.pop("train_correct", None)
-        accuracy = None if correct is None else correct / totals["train_total"]
-        if monitor.update(step, row.pop("squared_norm", None), accuracy, **row):
-            break
-    return monitor.current
+    monitor = DelayMonitor.of(run.config, parameters=run.table.size, model=model, **totals)
+    return monitor.replay(run.metrics)
 
 
 def decide(prediction: DelayPrediction, *, stop_if_predicted_after: int | None) -> Decision:
@@ -203,10 +206,10 @@ def decide(prediction: DelayPrediction, *, stop_if_predicted_after: int | None) 
     return Decision(late, f"{text}, from what was known at step {prediction.used_until_step}")
 
 
-def _rows(run: Run) -> list[tuple[int, dict[str, float]]]:
+def _rows(metrics: Mapping[str, Any]) -> list[tuple[int, dict[str, float]]]:
     """All that predictions may use, by step in rising order."""
     rows: dict[int, dict[str, float]] = {}
-    for name, (steps, values) in curves_of(run.metrics).items():
+    for name, (steps, values) in curves_of(metrics).items():
         for step, value in zip(steps.tolist(), values.tolist(), strict=True):
             if isfinite(value):
                 rows.setdefault(int(step), {})[name] = value

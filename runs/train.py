@@ -51,7 +51,8 @@ def train(
     to the step that led to θ_s. A resumed run equals an undisturbed one bit for bit on the same machine
     type, torch version, device and thread count; where these differ it is refused unless `allow_drift`.
     Training stops after `config.steps` updates, or `stop_after_generalization` steps after a confirmed
-    generalization. One gradient evaluation per step, and a full evaluation per `evaluate_every` steps.
+    generalization, or at memorization if generalization is forecast after `stop_if_predicted_after`; the
+    reason is kept. One gradient evaluation per step, and a full evaluation per `evaluate_every` steps.
 
     Args:
         config: what to compute.
@@ -95,8 +96,16 @@ def _loop(trainer: Trainer, writer: RunWriter, stop: threading.Event, progress: 
             writer.commit(trainer.state(), step=trainer.step)
         if stop.is_set():
             raise KeyboardInterrupt
+    writer.finish(_reason(trainer), resume=trainer.state(), step=trainer.step)
+
+
+def _reason(trainer: Trainer) -> str:
+    """Why the loop ended; a stop for a prediction says what was predicted, and a run that went on too."""
+    decision = trainer.decision
+    if decision is not None and decision.stop:
+        return f"predicted: {decision.reason}"
     reason = "generalized" if trainer.done() else "steps"
-    writer.finish(reason, resume=trainer.state(), step=trainer.step)
+    return reason if decision is None else f"{reason}; not stopped before: {decision.reason}"
 
 
 def _created(path: Path, trainer: Trainer, branch: Branch | None, pacing: dict[str, int]) -> RunWriter:
@@ -133,6 +142,7 @@ def _resumed(path: Path, trainer: Trainer, allow_drift: bool, pacing: dict[str, 
     if state is None:
         raise ValueError(f"run={str(path)!r} has no state to continue from; train into another folder")
     trainer.load(state, _evaluations(writer.metrics, writer.resume_step))
+    trainer.consider(writer)
     return writer
 
 

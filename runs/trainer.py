@@ -17,6 +17,7 @@ from .losses import make_criterion
 from .milestones import MilestoneMonitor
 from .models.model import make_model
 from .optimizers import adapt_embedding_lr, make_optimizer
+from .prediction import Decision, DelayMonitor, decide
 from .sampler import Sampler
 from .schedule import is_due
 from .store import RunWriter
@@ -47,6 +48,7 @@ class Trainer:
         self.monitor = MilestoneMonitor(*self.totals.values())
         self.step = 0
         self.last_update: Metrics = {}
+        self.decision: Decision | None = None
 
     @property
     def totals(self) -> dict[str, int]:
@@ -104,6 +106,8 @@ class Trainer:
             raise Diverged(f"parameters became infinite or NaN at step {step}; lower lr")
         if logged:
             writer.log(step, norms(theta, self.table) | self.last_update)
+            self.consider(writer)
+        snapshot = snapshot or self.done()
         if snapshot or moments:
             second = second_moment(self.model, self.optimizer) if moments else None
             writer.append(
@@ -117,9 +121,32 @@ class Trainer:
         return self.step in self.config.state_at or ("memorized" in self.config.state_at and confirmed_now)
 
     def done(self) -> bool:
-        """Whether the configured distance past generalization is reached."""
+        """Whether the configured distance past generalization is reached, or it is predicted too late."""
+        if self.decision is not None and self.decision.stop:
+            return True
         last = self.monitor.current.last_step(self.config.stop_after_generalization)
         return last is not None and self.step >= last
+
+    def consider(self, writer: RunWriter) -> None:
+        """Decide, once memorization is confirmed, whether to stop because of `stop_if_predicted_after`.
+
+        The forecast sees what was logged until then and no test metric; the decision is kept in `decision`
+        and, as `predicted_generalization`, among the metrics.
+        """
+        limit, memorized = self.config.stop_if_predicted_after, self.monitor.current.memorized
+        if limit is None or memorized is None or self.decision is not None:
+            return
+        monitor = DelayMonitor.of(
+            self.config,
+            train_total=self.totals["train_total"],
+            test_total=self.totals["test_total"],
+            parameters=self.table.size,
+        )
+        prediction = monitor.replay(writer.metrics)
+        self.decision = decide(prediction, stop_if_predicted_after=limit)
+        expected = prediction.predicted_generalization
+        if expected is not None and "predicted_generalization" not in writer.metrics:
+            writer.log(self.step, {"predicted_generalization": expected})
 
     def state(self) -> bytes:
         """Everything that `load` needs to continue bit for bit, readable with weights_only=True."""

@@ -225,3 +225,25 @@ def test_predict_delay_is_the_formula():
     assert prediction.predict_delay(known, model=MODEL, budget=10**9).probability == pytest.approx(
         1, abs=1e-9
     )
+
+
+@pytest.fixture
+def small_model(monkeypatch):
+    monkeypatch.setattr(prediction, "load_model", lambda: MODEL)
+
+
+def test_the_trainer_stops_where_generalization_is_predicted_too_late(run, small_model, tmp_path):
+    forecast = predict_run(run, model=MODEL)
+    stopped = train(replace(CONFIG, stop_if_predicted_after=200), tmp_path / "stopped")
+    assert stopped.finish_reason.startswith("predicted: generalization predicted at step")
+    assert stopped.steps[-1] == forecast.used_until_step
+    series = stopped.metrics["predicted_generalization"]
+    assert series.value.tolist() == pytest.approx([forecast.predicted_generalization])
+    assert predict_run(stopped, model=MODEL) == forecast
+    assert train(replace(CONFIG, stop_if_predicted_after=200), tmp_path / "stopped").hash == stopped.hash
+
+
+def test_the_trainer_goes_on_where_it_is_not(run, small_model, tmp_path):
+    going = train(replace(CONFIG, stop_if_predicted_after=10**6), tmp_path / "going")
+    assert going.finish_reason.startswith("steps; not stopped before: generalization predicted at step")
+    assert going.hash == run.hash
