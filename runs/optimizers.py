@@ -36,6 +36,8 @@ def _groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
     members: dict[str, list[nn.Parameter]] = {}
     known = []
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         group = group_of(name)
         known.append(group)
         members.setdefault(group if group in apart else "", []).append(parameter)

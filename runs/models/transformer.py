@@ -90,7 +90,12 @@ class Transformer(nn.Module):
         self.num_heads, self.norm_first, self.causal = heads, norm_first, causal
         self.token = nn.Embedding(num_tokens, width)
         self.position = nn.Embedding(positions, width)
-        self.encoder = _encoder(layers, width, heads, feedforward, activation, norm_first, attention_bias)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, feedforward, 0.0, activation, batch_first=True, norm_first=norm_first
+        )
+        if not attention_bias:
+            layer.self_attn = nn.MultiheadAttention(width, heads, bias=False, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         if norm != "layer":
             for layer in self.layers:
                 layer.norm1, layer.norm2 = make_norm(norm, width), make_norm(norm, width)  # type: ignore[assignment]
@@ -161,18 +166,6 @@ class Transformer(nn.Module):
 
     def _feedforward(self, layer: nn.TransformerEncoderLayer, x: Tensor) -> Tensor:
         return cast(Tensor, layer.linear2(self.activation(layer.linear1(x))))
-
-
-def _encoder(
-    layers: int, width: int, heads: int, feedforward: int, activation: str, norm_first: bool, attention_bias: bool
-) -> nn.TransformerEncoder:
-    """PyTorch's encoder without dropout, for its parameters."""
-    layer = nn.TransformerEncoderLayer(
-        width, heads, feedforward, 0.0, activation, batch_first=True, norm_first=norm_first
-    )
-    if not attention_bias:
-        layer.self_attn = nn.MultiheadAttention(width, heads, bias=False, batch_first=True)
-    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
 
 def _places(tokens: Tensor, vocabulary: int) -> Tensor:
