@@ -216,11 +216,19 @@ def principal_angles(first: NDArray[Any], second: NDArray[Any]) -> Array:
 
 
 def _displacements(snapshots: Blocks) -> Iterator[tuple[slice, Array, Array]]:
-    """(columns, θ_i - θ_0 (T, w), θ_0 (w,)) in float64, a bounded number of columns at a time."""
+    """(columns, θ_i - θ_0 (T, w), θ_0 (w,)) in float64, a bounded number of columns at a time.
+
+    The displacements lie in one buffer that the next block overwrites.
+    """
     count = next(snapshots(1))[1].shape[0]
-    for where, block in snapshots(max(1, _BLOCK // max(count, 1))):
+    width = max(1, _BLOCK // max(count, 1))
+    buffer = np.empty((count, width))
+    for where, block in snapshots(width):
         first = block[0].astype(np.float64)
-        yield where, np.subtract(block, first, dtype=np.float64), first
+        displacement = buffer[:, : block.shape[1]]
+        np.copyto(displacement, block)
+        displacement -= first
+        yield where, displacement, first
 
 
 def _inside(part: NDArray[np.int64] | None, where: slice) -> slice | NDArray[np.int64] | None:
