@@ -83,9 +83,11 @@ def _framed(texts: Mapping[str, Sequence[str]], columns: Mapping[str, Sequence[A
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in texts:
-        table.add_column(escape(name), justify="left" if _is_words(columns[name]) else "right")
+        table.add_column(
+            escape(name), justify="left" if _is_words(columns[name]) else "right", overflow="fold"
+        )
     for row in zip(*texts.values(), strict=True):
         table.add_row(*map(escape, row))
     Console().print(table)

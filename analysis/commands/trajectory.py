@@ -30,6 +30,10 @@ def command(
 ) -> int:
     """Principal components of a run's trajectory, beside those of a random walk with its step lengths.
 
+    Columns: explained variance of component k (of the first one for each matrix); expected of a random
+    walk, and the difference; of an Ornstein-Uhlenbeck process with the run's decay and persistence (O-U);
+    of the run less its decaying initial weights (no decay); cosine of the component with the initial weights.
+
     Args:
         run: folder of the run.
         rank: number of components; by default 5, or as many as there are.
@@ -77,20 +81,20 @@ def _show(curve: TrajectoryCurve, path: Path) -> None:
     )
     print_table(
         {
-            "component": list(range(1, len(curve.explained_variance) + 1)),
+            "k": list(range(1, len(curve.explained_variance) + 1)),
             "explained": list(curve.explained_variance),
             "random walk": list(curve.random_walk_null),
             "difference": list(curve.explained_variance - curve.random_walk_null),
-            "Ornstein-Uhlenbeck": list(curve.ornstein_uhlenbeck_null),
-            "without decay": list(curve.without_decay),
-            "cos with start": list(curve.initial_cosine),
+            "O-U": list(curve.ornstein_uhlenbeck_null),
+            "no decay": list(curve.without_decay),
+            "cos start": list(curve.initial_cosine),
         }
     )
     if curve.matrices:
         print_table(
             {
                 "matrix": curve.matrices,
-                "first component": list(curve.matrix_explained[:, 0]),
+                "explained": list(curve.matrix_explained[:, 0]),
                 "random walk": list(curve.matrix_null[:, 0]),
                 "difference": list(curve.matrix_explained[:, 0] - curve.matrix_null[:, 0]),
             }
