@@ -62,8 +62,8 @@ def command(
                 "parent": str(run),
                 "step": step,
                 "last_step": int(new.steps[-1]),
-                "memorized": reached.memorized,
-                "generalized": reached.generalized,
+                "memorized": None if reached.memorized is None else reached.memorized.step,
+                "generalized": None if reached.generalized is None else reached.generalized.step,
                 "delay": reached.delay,
                 "hash": new.hash,
             }

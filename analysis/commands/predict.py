@@ -15,7 +15,8 @@ from .output import print_json
 def command(run: Annotated[Path, tyro.conf.Positional], /, *, json: bool = False) -> int:
     """Predict the delay between memorization and generalization, also of a run that is still training.
 
-    Uses nothing after the step at which memorization was confirmed, and no test metric.
+    Uses nothing after the step at which memorization was confirmed, and no test metric. In JSON `memorized`
+    is the step of the sustained crossing, and `memorized_crossing` its interval and confirmation.
 
     Args:
         run: folder of the run.
@@ -23,7 +24,13 @@ def command(run: Annotated[Path, tyro.conf.Positional], /, *, json: bool = False
     """
     prediction = predict_run(Run.open(run))
     if json:
-        print_json(prediction, predicted_generalization=prediction.predicted_generalization)
+        found = prediction.memorized
+        print_json(
+            prediction,
+            memorized=None if found is None else found.step,
+            memorized_crossing=found,
+            predicted_generalization=prediction.predicted_generalization,
+        )
     else:
         print(_sentence(prediction))
     return 0

@@ -80,7 +80,7 @@ def plot_scores(scores: Sequence[Score], axes: Axes, *, ceiling: float | None = 
     """Mean |ln error| by predictor with its interval over cells; dashed: what noise alone leaves."""
     rows = np.arange(len(scores))[::-1]
     values = np.array([score.mean_log_error for score in scores])
-    reach = np.array([[s.mean_log_error - s.low, s.high - s.mean_log_error] for s in scores]).T
+    reach = np.array([[s.mean_log_error - s.low, s.high - s.mean_log_error] for s in scores]).T.clip(0)
     axes.errorbar(values, rows, xerr=reach, fmt="o", color=COLORS["delay"], markersize=4, linewidth=1)
     if ceiling is not None:
         axes.axvline(ceiling, color=COLORS["null"], linestyle="--", linewidth=0.9)
