@@ -6,37 +6,48 @@ import hashlib
 import operator
 import re
 from array import array
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .draft import Draft
 from .durable import byte_view
-from .index import Series
-from .segments import Rows, write_segment
+from .index import Index, Series
+from .segments import Rows
 
+PENDING_BYTES = 32 * 2**20  # the memory that rows on their way to disk may use
 _METRIC_NAME = re.compile(r"[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*")
 
 
+class _Pending(NamedTuple):
+    row: NDArray[Any]
+    digest: Future[str]
+    written: Future[None]
+
+
 class RowBuffer:
-    """One growing series of row vectors; a thread hashes each row while training goes on."""
+    """One growing series of row vectors; threads hash and write each row while training goes on."""
 
-    def __init__(self, name: str, rows: Rows, size: int, dtype: str, *, pool: Executor) -> None:
-        self.name, self._size, self._dtype, self._pool = name, size, dtype, pool
+    def __init__(
+        self,
+        name: str,
+        index: Index,
+        rows: Rows,
+        *,
+        draft: Callable[[str], Draft],
+        threads: tuple[Executor, Executor],
+    ) -> None:
         self.steps, self.hashes, self.pieces = rows.steps.tolist(), list(rows.hashes), list(rows.pieces)
-        self._waiting: list[NDArray[Any]] = []
-        self._spare: list[
-            NDArray[Any]
-        ] = []  # written rows, used again: fresh memory costs as much as the copy
-        self._digests: list[Future[str]] = []
-
-    @property
-    def waiting(self) -> int:
-        """Rows that lie in no segment yet."""
-        return len(self._waiting)
+        self._name, self._size, self._dtype = name, index.table.size, index.dtype
+        self._new_draft, (self._hasher, self._disk) = draft, threads
+        self._draft: Draft | None = None
+        self._digests: list[str] = []  # of the rows in the draft
+        self._pending: deque[_Pending] = deque()  # of those, the last ones: not yet hashed and written
+        self._spare: list[NDArray[Any]] = []  # used again: fresh memory costs as much as the copy
 
     def checked(self, step: int, row: NDArray[Any], *, finite: bool) -> NDArray[Any]:
         """The row, if it can be added at `step`.
@@ -47,40 +58,66 @@ class RowBuffer:
         row = np.asarray(row)
         if row.shape != (self._size,) or row.dtype != self._dtype:
             wanted = f"({self._size},) {self._dtype}"
-            raise ValueError(f"{self.name} has shape {row.shape} {row.dtype}; this run takes {wanted}")
+            raise ValueError(f"{self._name} has shape {row.shape} {row.dtype}; this run takes {wanted}")
         if self.steps and step <= self.steps[-1]:
-            raise ValueError(f"step={step} must exceed the last {self.name}'s step, {self.steps[-1]}")
+            raise ValueError(f"step={step} must exceed the last {self._name}'s step, {self.steps[-1]}")
         if finite and not _finite(row):
             count = int((~np.isfinite(row)).sum())
             raise ValueError(
-                f"{self.name} at step {step} has {count} entries that are NaN or infinite; "
+                f"{self._name} at step {step} has {count} entries that are NaN or infinite; "
                 "stop there, or pass allow_nonfinite=True"
             )
         return row
 
     def add(self, step: int, row: NDArray[Any]) -> None:
-        """Keep a copy of a row."""
-        copy = self._spare.pop() if self._spare else np.empty_like(row, order="C")
-        copy[...] = row
-        self._waiting.append(copy)
-        self.steps.append(step)
-        self._digests.append(self._pool.submit(_digest, copy))
-
-    def flush(self, folder: Path, number: int) -> None:
-        """Write the waiting rows as segment `number`; a failure leaves them waiting.
+        """Take a copy of a row to the draft of the next segment.
 
         Raises:
-            OSError: the segment could not be written.
+            OSError: the disk did not take an earlier row.
         """
-        self.pieces.append(write_segment(folder, number, self.name, self._waiting, len(self.hashes)))
-        self.hashes += [digest.result() for digest in self._digests]
-        self._spare, self._waiting, self._digests = self._waiting, [], []
+        self._settle(PENDING_BYTES)
+        if self._draft is None:
+            self._draft = self._new_draft(self._name)
+        copy = self._spare.pop() if self._spare else np.empty(self._size, self._dtype)
+        copy[...] = row
+        k = len(self._digests) + len(self._pending)
+        digest, written = self._hasher.submit(_digest, copy), self._disk.submit(self._draft.write, k, copy)
+        self._pending.append(_Pending(copy, digest, written))
+        self.steps.append(step)
+
+    def flush(self) -> None:
+        """Make a segment of the rows added since the last one.
+
+        Raises:
+            OSError: the disk did not take them.
+        """
+        if self._draft is not None:
+            self._settle(0)
+            self.pieces.append(self._draft.finish(len(self._digests), first_row=len(self.hashes)))
+            self.hashes += self._digests
+            self._draft, self._digests = None, []
+
+    def discard(self) -> None:
+        """Delete the draft."""
+        if self._draft is not None:
+            self._draft.discard()
 
     def rows(self) -> Rows:
         """All rows that lie in segments."""
         return Rows(
             np.array(self.steps[: len(self.hashes)], np.int64), tuple(self.hashes), tuple(self.pieces)
         )
+
+    def _settle(self, limit: int) -> None:
+        """Take note of rows that are done; wait for some while more than `limit` bytes are pending."""
+        while self._pending:
+            row, digest, written = self._pending[0]
+            if len(self._pending) * row.nbytes <= limit and not (digest.done() and written.done()):
+                break
+            written.result()
+            self._digests.append(digest.result())
+            self._spare.append(row)
+            self._pending.popleft()
 
 
 class MetricBuffer:

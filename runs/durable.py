@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,20 @@ from numpy.typing import NDArray
 TEMPORARY = ".tmp"
 
 
-def write_file(path: Path, parts: Sequence[bytes | NDArray[Any]]) -> None:
-    """Write the parts, one after the other, as one file that appears whole and for good, or not at all.
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file that appears whole and for good, or not at all.
 
     Raises:
         OSError: nothing was written, the temporary file is gone again; the message names the path, the
             bytes needed and what to do.
     """
     temporary = path.with_name(path.name + TEMPORARY)
-    views = [byte_view(part) for part in parts]
     try:
-        _write_synced(temporary, views)
+        _write_synced(temporary, memoryview(data))
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        needed = sum(view.nbytes for view in views)
-        raise _explained(error, path, needed) from error
+        raise explained(error, path, len(data)) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -80,19 +77,29 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _write_synced(path: Path, views: Sequence[memoryview]) -> None:
+def write_at(descriptor: int, view: memoryview, position: int) -> None:
+    """Write all bytes of a view at a position of a file; one system call writes 2 GiB at most.
+
+    Raises:
+        OSError: the disk does not take them.
+    """
+    while view.nbytes:
+        count = os.pwrite(descriptor, view, position)
+        view, position = view[count:], position + count
+
+
+def explained(error: OSError, path: Path, needed: int) -> OSError:
+    """The error of a write, naming the path, the bytes needed and what to do."""
+    advice = (
+        "what was committed before is whole; make room or permit writing, then run the same command again"
+    )
+    return OSError(error.errno, f"{error.strerror} ({needed:,} bytes are needed; {advice})", str(path))
+
+
+def _write_synced(path: Path, view: memoryview) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
-        for view in views:
-            while view.nbytes:  # one call writes 2 GiB at most
-                view = view[os.write(descriptor, view) :]
+        write_at(descriptor, view, 0)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _explained(error: OSError, path: Path, needed: int) -> OSError:
-    advice = (
-        "everything committed before is whole; make room or permit writing, then run the same command again"
-    )
-    return OSError(error.errno, f"{error.strerror} ({needed:,} bytes are needed; {advice})", str(path))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from h5py import h5d, h5p, h5s, h5t
 from numpy.typing import NDArray
 
-from .durable import byte_view, write_file
+from .durable import byte_view
 
 FOLDER = "segments"
 SEGMENT_NAME = re.compile(r"segments/\d{8}\.h5", re.ASCII)
@@ -58,18 +57,9 @@ def segment_name(number: int) -> str:
     return f"{FOLDER}/{number:08d}.h5"
 
 
-def write_segment(
-    folder: Path, number: int, name: str, rows: Sequence[NDArray[Any]], first_row: int
-) -> Piece:
-    """Write rows (P,) of one dtype as the dataset `name` (R, P) of a new segment, durably.
-
-    Raises:
-        OSError: the segment could not be written; no part of it stays.
-    """
-    file, length = segment_name(number), len(rows) * rows[0].nbytes
-    header = contiguous_header(name, (len(rows), rows[0].size), rows[0].dtype)
-    write_file(folder / file, [header, *rows])
-    return Piece(file, len(header), length, len(rows), first_row, hashlib.sha256(header).hexdigest())
+def segment_number(name: str) -> int:
+    """The number in a segment's path; -1 for any other file of a run."""
+    return int(name[-11:-3]) if SEGMENT_NAME.fullmatch(name) else -1
 
 
 def contiguous_header(name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -21,20 +23,22 @@ from .buffer import MetricBuffer, RowBuffer
 from .config import RunConfig
 from .continuation import continued, dropped, listed_names, sweep
 from .decode import load_index, load_state
+from .draft import Draft
 from .durable import make_folder, write_file
 from .index import INDEX_NAME, Index, Series, StateFile, encode
-from .segments import FOLDER
+from .segments import FOLDER, segment_number
 
-COMMIT_BYTES, COMMIT_SECONDS = 64 * 2**20, 10.0
+COMMIT_BYTES, COMMIT_SECONDS = 256 * 2**20, 10.0
 
 
 class RunWriter:
     """The one writer of a run: `append` snapshots, `log` metrics, `commit` them. A context manager.
 
-    Appending costs a copy; a commit writes what is new, fsyncs it, and rewrites run.h5, whose size is
-    proportional to the steps, hashes and metrics so far (about 100 bytes per snapshot). Commits are
-    paced by `due`, so that their number grows with the bytes written and with the logarithm of the time.
-    Leaving the context after an error commits what was appended, without a new resume state.
+    Appending costs a copy: threads hash each row and write it to the next segment meanwhile. A commit
+    fsyncs that, names it, and rewrites run.h5, whose size is proportional to the steps, hashes and metrics
+    so far (about 100 bytes per snapshot); so commits are paced by `due`: their number grows with the bytes
+    written, and ever slower with time. Leaving the context after an error commits what was appended,
+    without a new resume state.
     """
 
     def __init__(
@@ -49,16 +53,15 @@ class RunWriter:
     ) -> None:
         self.path, self._index, self._lock = path, index, lock
         self._commit_bytes, self._commit_seconds = commit_bytes, commit_seconds
-        self._pool = ThreadPoolExecutor(1, "grokscope-hash")
-        shape = index.table.size, index.dtype
-        self._theta = RowBuffer("theta", index.theta, *shape, pool=self._pool)
-        self._moment = RowBuffer("second_moment", index.second_moment, *shape, pool=self._pool)
+        self._threads = ThreadPoolExecutor(1, "grokscope-hash"), ThreadPoolExecutor(1, "grokscope-disk")
+        self._theta = RowBuffer("theta", index, index.theta, draft=self._draft, threads=self._threads)
+        self._moment = RowBuffer(
+            "second_moment", index, index.second_moment, draft=self._draft, threads=self._threads
+        )
         self._metrics = MetricBuffer(index.metrics)
         self._listed = listed  # by the run.h5 on disk: not to be overwritten, deleted only once unlisted
-        self._next_segment = 1 + max(
-            (int(name[-11:-3]) for name in listed if name.startswith(FOLDER)), default=-1
-        )
-        self._dirty, self._bytes, self._waiting = False, 0, 0  # bytes since the last commit; in no segment
+        self._numbers = count(1 + max((segment_number(name) for name in listed), default=-1))
+        self._dirty, self._failed, self._bytes = False, False, 0  # bytes since the last commit
         self._started = self._committed = monotonic()
 
     @classmethod
@@ -82,7 +85,7 @@ class RunWriter:
             table: the tensors that theta (P,) concatenates.
             dtype: float32 or float64, of theta and second moments.
             provenance: JSON mapping: library versions, threads, device, revision, parent.
-            commit_bytes: `due` after so many appended bytes; also the memory used at most.
+            commit_bytes: `due` after so many appended bytes.
             commit_seconds: `due` after max(commit_seconds, min(2 % of the elapsed time, 600 s)).
             lock: False on a file system without locks.
 
@@ -215,17 +218,15 @@ class RunWriter:
 
         Raises:
             ValueError: wrong shape or dtype, a step that does not rise, or entries that are not finite.
-            OSError: commit_bytes are waiting, no commit came, and the disk does not take them.
+            OSError: the disk does not take it; the writer is of no more use, a resume continues.
         """
         given = ((self._theta, theta), (self._moment, second_moment))
         finite = not allow_nonfinite
         checked = [(to, to.checked(step, row, finite=finite)) for to, row in given if row is not None]
-        if self._waiting >= self._commit_bytes:
-            self._flush()
-        for to, row in checked:
-            to.add(step, row)
-            self._bytes += row.nbytes
-            self._waiting += row.nbytes
+        with self._guard():
+            for to, row in checked:
+                to.add(step, row)
+                self._bytes += row.nbytes
         self._dirty = True
 
     def log(self, step: int, metrics: Mapping[str, int | float]) -> None:
@@ -251,19 +252,22 @@ class RunWriter:
             step: the step of that state; the last one logged or appended if not given.
 
         Raises:
-            OSError: the disk did not take it; the last commit is whole, and this may be called again.
+            OSError: the disk did not take it; the last commit is whole, a resume continues from it.
         """
-        self._flush()
-        state = self._index.resume if resume is None else self._written("resume", step, resume)
-        index = replace(
-            self._index,
-            theta=self._theta.rows(),
-            second_moment=self._moment.rows(),
-            metrics=self._metrics.series(),
-            resume=state,
-        )
-        write_file(self.path / INDEX_NAME, [encode(index)])
-        self._index, obsolete, self._listed = index, self._listed - listed_names(index), listed_names(index)
+        with self._guard():
+            self._theta.flush()
+            self._moment.flush()
+            state = self._index.resume if resume is None else self._written("resume", step, resume)
+            index = replace(
+                self._index,
+                theta=self._theta.rows(),
+                second_moment=self._moment.rows(),
+                metrics=self._metrics.series(),
+                resume=state,
+            )
+            write_file(self.path / INDEX_NAME, encode(index))
+            before, self._listed, self._index = self._listed, listed_names(index), index
+        obsolete = before - self._listed
         for name in obsolete:
             with suppress(OSError):
                 (self.path / name).unlink()
@@ -275,7 +279,8 @@ class RunWriter:
         Raises:
             OSError: the disk did not take it.
         """
-        kept = self._written("state", step, state)
+        with self._guard():
+            kept = self._written("state", step, state)
         others = tuple(s for s in self._index.states if s.step != step)
         self._index = replace(self._index, states=(*others, kept))
         self._dirty = True
@@ -296,13 +301,23 @@ class RunWriter:
             OSError: the disk did not take it; the run is free nevertheless.
         """
         try:
-            if self._dirty:
+            if self._dirty and not self._failed:
                 self.commit()
         finally:
             self._dirty = False
-            self._pool.shutdown()
+            for thread in self._threads:
+                thread.shutdown(cancel_futures=True)
+            self._theta.discard()
+            self._moment.discard()
             locks.release(self._lock)
             self._lock = None
+
+    def discard(self) -> None:
+        """Free the run without a commit: what was not committed is forgotten, and its files are deleted."""
+        self._dirty = False
+        with suppress(OSError):
+            sweep(self.path, self._listed)
+        self.close()
 
     def __enter__(self) -> RunWriter:
         return self
@@ -316,12 +331,19 @@ class RunWriter:
             with suppress(OSError):  # the first error is the one to see
                 self.close()
 
-    def _flush(self) -> None:
-        for series in (self._theta, self._moment):
-            if series.waiting:
-                series.flush(self.path, self._next_segment)
-                self._next_segment += 1
-        self._waiting = 0
+    def _draft(self, name: str) -> Draft:
+        return Draft(self.path, next(self._numbers), name, self.table.size, self._index.dtype)
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """After a failure or an interrupt amid writing, only the disk knows where the run stands."""
+        if self._failed:
+            raise OSError(errno.EIO, "an earlier write of this writer failed; resume the run", str(self.path))
+        try:
+            yield
+        except BaseException:
+            self._failed = True
+            raise
 
     def _written(self, kind: str, step: int | None, state: bytes) -> StateFile:
         """The state in a file of a name that run.h5 does not list yet."""
@@ -331,7 +353,7 @@ class RunWriter:
         while name in self._listed:
             copies += 1
             name = f"{kind}-{step}.{copies}.pt"
-        write_file(self.path / name, [state])
+        write_file(self.path / name, state)
         return StateFile(name, int(step), hashlib.sha256(state).hexdigest())
 
 

@@ -176,17 +176,27 @@ def test_a_full_disk_is_said_and_the_same_command_goes_on(tmp_path):
     assert not litter(path)
 
 
-def test_a_commit_that_failed_can_be_repeated(tmp_path, monkeypatch):
+def test_a_writer_that_failed_is_of_no_more_use_and_a_resume_continues(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "full")
+
     with RunWriter.create(tmp_path, None, TABLE) as writer:
         writer.append(0, fake.start())
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
-            with pytest.raises(OSError, match="full"):
-                writer.commit(b"state", step=0)
+        writer.commit(b"state", step=0)
         writer.append(1, fake.start())
-        writer.commit(b"state", step=1)
-    assert verify(Run.open(tmp_path)).ok
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", full)
+            with pytest.raises(OSError, match="full"):
+                writer.commit(b"state", step=1)
+        for act in (lambda: writer.append(2, fake.start()), writer.commit, lambda: writer.keep_state(2, b"")):
+            with pytest.raises(OSError, match="resume the run"):
+                act()
+    assert not list(tmp_path.rglob("*.tmp"))
+    with RunWriter.resume(tmp_path, None, TABLE) as writer:
+        assert writer.last_step == 0
+        writer.append(1, fake.start())
     assert len(Run.open(tmp_path)) == 2
+    assert verify(Run.open(tmp_path)).ok
     assert not litter(tmp_path)
 
 
