@@ -34,8 +34,8 @@ class Score:
     """Errors of one predictor over n scored records; log error is |ln(T̂/T)|.
 
     `undefined` of the n had no prediction and count as the shortest delay then possible. low and high
-    bound mean_log_error with 95 % confidence (bootstrap over cells). bias is the mean of ln(T̂/T). p is
-    that of the hypothesis that the model is no better, by sign flips over cells, Holm-corrected over the
+    bound mean_log_error with 95 % confidence (bootstrap over cells). bias is the mean of ln(T̂/T), c_index
+    the share of pairs of records that are ordered rightly (ties count half). p is that of the hypothesis that the model is no better, by sign flips over cells, Holm-corrected over the
     table; nan for the model itself.
     """
 
@@ -49,6 +49,7 @@ class Score:
     mape: float
     median_ape: float
     bias: float
+    c_index: float
     p: float = nan
 
 
@@ -152,6 +153,13 @@ def score(records: Sequence[Record], predictions: Predictions, *, reference: str
         )
         for name, errors in logs.items()
     )
+
+
+def concordance(delays: FloatArray, predicted: FloatArray) -> float:
+    """Harrell's C-index of n predictions for n uncensored delays: 1 orders all pairs, 0.5 is chance."""
+    sooner = delays[:, None] < delays
+    agree = (predicted[:, None] < predicted) + 0.5 * (predicted[:, None] == predicted)
+    return float(agree[sooner].mean()) if sooner.any() else nan
 
 
 def sign_flip(differences: FloatArray, cells: NDArray[np.int64], *, resamples: int = RESAMPLES) -> float:
@@ -263,13 +271,20 @@ def noise_ceiling(delays: Mapping[str, Sequence[int | None]]) -> NoiseCeiling:
     return NoiseCeiling(len(usable), total, lost, deviation, deviation * sqrt(2 / pi))
 
 
-def _row(name: str, errors: FloatArray, cells: NDArray[np.int64], undefined: int, p: float) -> Score:
+def _row(
+    name: str,
+    errors: FloatArray,
+    cells: NDArray[np.int64],
+    delays: FloatArray,
+    predicted: FloatArray,
+    p: float,
+) -> Score:
     sizes, relative = np.abs(errors), np.abs(np.expm1(errors))
     low, high = _bootstrap(sizes, cells)
     return Score(
         predictor=name,
         n=len(errors),
-        undefined=undefined,
+        undefined=int((~np.isfinite(predicted)).sum()),
         mean_log_error=float(sizes.mean()),
         low=low,
         high=high,
@@ -277,6 +292,7 @@ def _row(name: str, errors: FloatArray, cells: NDArray[np.int64], undefined: int
         mape=float(relative.mean()),
         median_ape=float(np.median(relative)),
         bias=float(errors.mean()),
+        c_index=concordance(delays, delays * np.exp(errors)),
         p=p,
     )
 

@@ -84,6 +84,13 @@ def test_scores_of_known_errors():
     assert (none.undefined, none.mean_log_error) == (2, pytest.approx(log(10) / 2))
 
 
+def test_concordance():
+    delays = np.array([1.0, 2.0, 3.0, 3.0])
+    assert delay_score.concordance(delays, delays) == 1
+    assert delay_score.concordance(delays, -delays) == 0
+    assert delay_score.concordance(delays, np.ones(4)) == 0.5
+
+
 def test_evidence_within_a_cell_helps_held_out_seeds():
     generator = np.random.default_rng(1)
     starts = 3000 * np.exp(generator.normal(0, 0.2, (10, 5)))
