@@ -35,8 +35,8 @@ class Score:
 
     `undefined` of the n had no prediction and count as the shortest delay then possible. low and high
     bound mean_log_error with 95 % confidence (bootstrap over cells). bias is the mean of ln(T̂/T), c_index
-    the share of pairs of records that are ordered rightly (ties count half). p is that of the hypothesis that the model is no better, by sign flips over cells, Holm-corrected over the
-    table; nan for the model itself.
+    the share of pairs of records that are ordered rightly. p is that of the hypothesis that the reference
+    is no better, by sign flips over cells, Holm-corrected over the table; nan for the reference itself.
     """
 
     predictor: str
@@ -148,9 +148,7 @@ def score(records: Sequence[Record], predictions: Predictions, *, reference: str
     tests = [sign_flip(np.abs(logs[name]) - np.abs(logs[reference]), cells) for name in others]
     corrected = dict(zip(others, holm(tests), strict=True))
     return tuple(
-        _row(
-            name, errors, cells, int((~np.isfinite(predictions[name][kept])).sum()), corrected.get(name, nan)
-        )
+        _row(name, errors, cells, delays, predictions[name][kept], corrected.get(name, nan))
         for name, errors in logs.items()
     )
 
