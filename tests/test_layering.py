@@ -14,7 +14,7 @@ LAYERS = {
 }
 FILES = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
 # The run's file format has these hands; nobody else knows that it is HDF5.
-STORE = {"store", "writer", "index", "segments", "pack", "durable", "provenance"}
+STORE = {"store", "writer", "index", "decode", "segments", "pack", "durable", "provenance"}
 GEOMETRY_NEEDS = {"torch", "numpy", "scipy", "arviz_stats", "pyhessian"}
 
 
