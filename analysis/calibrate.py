@@ -14,7 +14,7 @@ from ..runs.calibration import LOCKBOX, Record, collect, load, lockbox, save, sh
 from ..runs.delay_model import file_digest, load_model
 from ..runs.predictors import InverseDecay, LocalRateLaw, LogRatio
 from ..runs.sweep import Entry, read_spec
-from . import delay_score
+from . import delay_score, delay_validation
 from .delay_fit import fit_model
 
 SEEDS = 5
@@ -101,16 +101,16 @@ def report(*, open_lockbox: bool = False, figures: Path | None = None) -> dict[s
     """Every quoted number by title, recomputed from the shipped data; rows are dataclasses."""
     everything = load()
     records = lockbox(everything, opened=False)
-    cells = delay_score.held_out_cells(records)
-    seeds, tasks = delay_score.held_out_seeds(records), delay_score.held_out_tasks(records)
+    cells = delay_validation.held_out_cells(records)
+    seeds, tasks = delay_validation.held_out_seeds(records), delay_validation.held_out_tasks(records)
     other = [record for record in records if record.fields["task"] != "add"]
     found: dict[str, Any] = {
         "runs": census(everything),
         "held-out cells": delay_score.score(records, cells, reference="model"),
         "held-out seeds": delay_score.score(records, seeds, reference="cell mean and evidence"),
         "held-out tasks": delay_score.score(other, tasks, reference="model"),
-        "interval, nested cross-validation": delay_score.nested_coverage(records),
-        "within budget, nested cross-validation": delay_score.nested_calls(records),
+        "interval, nested cross-validation": delay_validation.nested_coverage(records),
+        "within budget, nested cross-validation": delay_validation.nested_calls(records),
         "necessity": necessity(everything),
     }
     path = shipped().with_name("branches.json")
@@ -125,7 +125,7 @@ def report(*, open_lockbox: bool = False, figures: Path | None = None) -> dict[s
 
 def lockbox_report(fit: Sequence[Record], test: Sequence[Record]) -> dict[str, Any]:
     """Scores and coverage on the lockbox by what was fitted outside it."""
-    predictions = delay_score.fitted_predictions(fit, delay_score.scored(test))
+    predictions = delay_validation.fitted_predictions(fit, delay_score.scored(test))
     model = fit_model(fit, calibration="")
     at_risk = [record for record in test if record.at_risk]
     logs = np.array([model.log_delay(r.evidence.features()) for r in at_risk if r.evidence is not None])

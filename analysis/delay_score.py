@@ -1,4 +1,4 @@
-"""How well delays are predicted: by predictor, on held-out cells, seeds and tasks, and in the lockbox."""
+"""How good delay predictions are: errors, comparisons by cell, coverage, calls, and what noise leaves."""
 
 from __future__ import annotations
 
@@ -10,19 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runs.calibration import Record
-from ..runs.predictors import SUCCESSOR, InverseDecay, LocalRateLaw, LogRatio, cell_means, published
-from .delay_fit import (
-    COVERAGE,
-    FEATURES,
-    FOLDS,
-    budget_questions,
-    cross_validated,
-    design,
-    fit_formula,
-    fit_probability,
-    known_delay,
-    margin,
-)
+from .delay_fit import COVERAGE, known_delay
 
 FloatArray = NDArray[np.float64]
 Predictions = Mapping[str, FloatArray]
@@ -63,74 +51,36 @@ class Calls:
     brier: float
 
 
+@dataclass(frozen=True)
+class Coverage:
+    """How many of n records, and of the cells' first records, lay inside their interval."""
+
+    nominal: float
+    n: int
+    covered: float
+    cells: int
+    covered_cells: float
+    median_width: float
+
+
+@dataclass(frozen=True)
+class NoiseCeiling:
+    """What no predictor can beat: the spread of ln T over branches from one and the same state.
+
+    deviation is the pooled SD(ln T | state) over the branched cells; mean_log_error the mean |ln| error
+    that it leaves to a perfect predictor, deviation · sqrt(2/π).
+    """
+
+    cells: int
+    branches: int
+    censored: int
+    deviation: float
+    mean_log_error: float
+
+
 def scored(records: Sequence[Record]) -> list[Record]:
     """Records whose generalization came after their information time: those that can be scored."""
     return [record for record in records if record.at_risk and record.delay is not None]
-
-
-def fitted_predictions(fit: Sequence[Record], test: Sequence[Record]) -> dict[str, FloatArray]:
-    """T̂ of every predictor for the records `test`, all fitted to the records `fit`."""
-    at_risk = [record for record in fit if record.at_risk]
-    known = [record.evidence for record in test]
-    law: dict[str, InverseDecay | LogRatio | LocalRateLaw] = {
-        "a/(lr wd)": InverseDecay.fit(at_risk),
-        "a/(lr wd), task": InverseDecay.fit(at_risk, with_task=True),
-        "log ratio": LogRatio.fit(at_risk),
-        "log ratio, successor": SUCCESSOR,
-        "local rate": LocalRateLaw.fit(at_risk),
-    }
-    found = {
-        name: np.array([nan if e is None else rule.predict(e) for e in known]) for name, rule in law.items()
-    }
-    leaky = [
-        nan if e is None else published(e, float(r.norm[1][-1])) for e, r in zip(known, test, strict=True)
-    ]
-    model = np.exp(fit_formula(at_risk).log_delay(test))
-    return {"model": model} | found | {"published (leaky)": np.array(leaky)}
-
-
-def held_out_cells(records: Sequence[Record], *, folds: int = FOLDS) -> dict[str, FloatArray]:
-    """T̂ of every predictor for each scored record, from records of other cells only."""
-    from sklearn.model_selection import GroupKFold
-
-    test = scored(records)
-    cells = np.array([record.cell for record in test])
-    total: dict[str, FloatArray] = {}
-    for _, unseen in GroupKFold(folds).split(cells, groups=cells):
-        gone = set(cells[unseen])
-        seen = [record for record in records if record.cell not in gone]
-        for name, values in fitted_predictions(seen, [test[i] for i in unseen]).items():
-            total.setdefault(name, np.full(len(test), nan))[unseen] = values
-    return total
-
-
-def held_out_tasks(records: Sequence[Record]) -> dict[str, FloatArray]:
-    """T̂ for each scored record of a task other than addition, from records of addition only."""
-    fit = [record for record in records if record.fields["task"] == "add"]
-    return fitted_predictions(fit, scored([r for r in records if r.fields["task"] != "add"]))
-
-
-def held_out_seeds(records: Sequence[Record], *, ridge: float = 1.0) -> dict[str, FloatArray]:
-    """T̂ for each scored record when the other seeds of its cell are known.
-
-    `cell mean` is their mean delay. `cell mean and evidence` is the mean of their ln T plus
-    Σ_j b_j (x_j − mean x_j over them): within-cell differences of the features, with slopes b by ridge
-    regression on all other records, the record's own left out.
-    """
-    test = scored(records)
-    groups = np.array([record.cell for record in test])
-    several = np.array([(groups == cell).sum() > 2 for cell in groups])
-    features, target = np.nan_to_num(design(test)), np.log([float(record.delay or nan) for record in test])
-    features = (features - features.mean(0)) / features.std(0).clip(1e-12)
-    found = np.full(len(test), nan)
-    for i in np.flatnonzero(several):
-        rest = np.arange(len(test)) != i
-        x, y = _centered(features[rest], groups[rest]), _centered(target[rest], groups[rest])
-        slopes = np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
-        mine = rest & (groups == groups[i])
-        found[i] = target[mine].mean() + (features[i] - features[mine].mean(0)) @ slopes
-    means = np.where(several, cell_means(test), nan)
-    return {"cell mean and evidence": np.exp(found), "cell mean": means}
 
 
 def score(records: Sequence[Record], predictions: Predictions, *, reference: str) -> tuple[Score, ...]:
@@ -153,13 +103,6 @@ def score(records: Sequence[Record], predictions: Predictions, *, reference: str
     )
 
 
-def concordance(delays: FloatArray, predicted: FloatArray) -> float:
-    """Harrell's C-index of n predictions for n uncensored delays: 1 orders all pairs, 0.5 is chance."""
-    sooner = delays[:, None] < delays
-    agree = (predicted[:, None] < predicted) + 0.5 * (predicted[:, None] == predicted)
-    return float(agree[sooner].mean()) if sooner.any() else nan
-
-
 def sign_flip(differences: FloatArray, cells: NDArray[np.int64], *, resamples: int = RESAMPLES) -> float:
     """One-sided p of mean difference > 0 under random signs of the cells' means, seed 0."""
     means = np.array([differences[cells == cell].mean() for cell in np.unique(cells)])
@@ -177,62 +120,11 @@ def holm(values: Sequence[float]) -> list[float]:
     return found
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """How many of n records, and of the cells' first records, lay inside their interval."""
-
-    nominal: float
-    n: int
-    covered: float
-    cells: int
-    covered_cells: float
-    median_width: float
-
-
-def nested_coverage(records: Sequence[Record], *, folds: int = FOLDS) -> Coverage:
-    """Coverage of the interval in nested cross-validation: margin and model from other cells only."""
-    from sklearn.model_selection import GroupKFold
-
-    records = [record for record in records if record.at_risk]
-    cells = np.array([record.cell for record in records])
-    inside, widths = np.zeros(len(records), bool), np.full(len(records), nan)
-    for seen, unseen in GroupKFold(folds).split(cells, groups=cells):
-        fit, test = [records[i] for i in seen], [records[i] for i in unseen]
-        width = margin(fit, cross_validated(fit))
-        inside[unseen] = lies_inside(test, fit_formula(fit).log_delay(test), width)
-        widths[unseen] = width
-    return coverage_of(records, inside, widths)
-
-
-def coverage_of(records: Sequence[Record], inside: NDArray[np.bool_], widths: FloatArray) -> Coverage:
-    """The coverage over records and over the first record of each cell."""
-    cells = [record.cell for record in records]
-    first = [cells.index(cell) for cell in dict.fromkeys(cells)]
-    width = float(np.median(widths))
-    return Coverage(
-        COVERAGE, len(records), float(inside.mean()), len(first), float(inside[first].mean()), width
-    )
-
-
-def nested_calls(records: Sequence[Record], *, folds: int = FOLDS) -> tuple[Calls, ...]:
-    """AUC and Brier score of the probability on held-out cells, against the base rate and a/(ηλ)."""
-    from sklearn.model_selection import GroupKFold
-
-    records = [record for record in records if record.at_risk]
-    cells = np.array([record.cell for record in records])
-    labels: list[NDArray[np.bool_]] = []
-    chances: dict[str, list[FloatArray]] = {"model": [], "a/(lr wd)": [], "base rate": []}
-    for seen, unseen in GroupKFold(folds).split(cells, groups=cells):
-        fit, test = [records[i] for i in seen], [records[i] for i in unseen]
-        asked = {"model": _model_calls(fit, test), "a/(lr wd)": _simple_calls(fit, test)}
-        answers = asked["model"][1]
-        labels.append(answers)
-        base = budget_questions(fit, np.zeros(len(fit)))[1].mean()
-        for name, (chance, _) in asked.items():
-            chances[name].append(chance)
-        chances["base rate"].append(np.full(len(answers), base))
-    truth = np.concatenate(labels)
-    return tuple(calls(name, np.concatenate(values), truth) for name, values in chances.items())
+def concordance(delays: FloatArray, predicted: FloatArray) -> float:
+    """Harrell's C-index of n predictions for n uncensored delays: 1 orders all pairs, 0.5 is chance."""
+    sooner = delays[:, None] < delays
+    agree = (predicted[:, None] < predicted) + 0.5 * (predicted[:, None] == predicted)
+    return float(agree[sooner].mean()) if sooner.any() else nan
 
 
 def calls(name: str, chances: FloatArray, truth: NDArray[np.bool_]) -> Calls:
@@ -243,19 +135,23 @@ def calls(name: str, chances: FloatArray, truth: NDArray[np.bool_]) -> Calls:
     return Calls(name, len(truth), float(auc), float(brier))
 
 
-@dataclass(frozen=True)
-class NoiseCeiling:
-    """What no predictor can beat: the spread of ln T over branches from one and the same state.
+def lies_inside(records: Sequence[Record], log_delays: FloatArray, width: float) -> NDArray[np.bool_]:
+    """Whether each delay lies in its interval; a censored one does unless its budget is already beyond."""
+    found = []
+    for record, value in zip(records, log_delays, strict=True):
+        actual = np.log(record.delay if record.delay is not None else record.bounds[0])
+        found.append(abs(actual - value) <= width or (record.delay is None and actual < value))
+    return np.array(found)
 
-    deviation is the pooled SD(ln T | state) over the branched cells; mean_log_error the mean |ln| error
-    that it leaves to a perfect predictor, deviation · sqrt(2/π).
-    """
 
-    cells: int
-    branches: int
-    censored: int
-    deviation: float
-    mean_log_error: float
+def coverage_of(records: Sequence[Record], inside: NDArray[np.bool_], widths: FloatArray) -> Coverage:
+    """The coverage over records and over the first record of each cell."""
+    cells = [record.cell for record in records]
+    first = [cells.index(cell) for cell in dict.fromkeys(cells)]
+    width = float(np.median(widths))
+    return Coverage(
+        COVERAGE, len(records), float(inside.mean()), len(first), float(inside[first].mean()), width
+    )
 
 
 def noise_ceiling(delays: Mapping[str, Sequence[int | None]]) -> NoiseCeiling:
@@ -302,39 +198,3 @@ def _bootstrap(values: FloatArray, cells: NDArray[np.int64]) -> tuple[float, flo
     totals = sums[chosen].sum(1)
     low, high = np.percentile(totals[:, 0] / totals[:, 1], [2.5, 97.5])
     return float(low), float(high)
-
-
-def _centered(values: FloatArray, groups: NDArray[np.int64]) -> FloatArray:
-    result = np.array(values)
-    for group in np.unique(groups):
-        result[groups == group] -= result[groups == group].mean(0)
-    return result
-
-
-def lies_inside(records: Sequence[Record], log_delays: FloatArray, width: float) -> NDArray[np.bool_]:
-    """Whether each delay lies in its interval; a censored one does unless its budget is already beyond."""
-    found = []
-    for record, value in zip(records, log_delays, strict=True):
-        actual = np.log(record.delay if record.delay is not None else record.bounds[0])
-        found.append(abs(actual - value) <= width or (record.delay is None and actual < value))
-    return np.array(found)
-
-
-def _model_calls(fit: Sequence[Record], test: Sequence[Record]) -> tuple[FloatArray, NDArray[np.bool_]]:
-    formula = fit_formula(fit)
-    slope, offset = fit_probability(fit, cross_validated(fit), formula.sigma)
-    scores, answers = budget_questions(test, formula.log_delay(test))
-    return 1 / (1 + np.exp(-(offset + slope * scores / formula.sigma))), answers
-
-
-def _simple_calls(fit: Sequence[Record], test: Sequence[Record]) -> tuple[FloatArray, NDArray[np.bool_]]:
-    rule = InverseDecay.fit(fit)
-    logs = [
-        np.log([rule.predict(r.evidence) for r in part if r.evidence is not None]) for part in (fit, test)
-    ]
-    slope, offset = fit_probability(fit, logs[0], 1.0)
-    scores, answers = budget_questions(test, logs[1])
-    return 1 / (1 + np.exp(-(offset + slope * scores))), answers
-
-
-__all__ = ["FEATURES", "Calls", "Coverage", "NoiseCeiling", "Score"]

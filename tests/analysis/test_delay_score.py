@@ -5,7 +5,7 @@ from math import exp, inf, log, pi, sqrt
 
 import numpy as np
 import pytest
-from grokscope.analysis import delay_fit, delay_score
+from grokscope.analysis import delay_fit, delay_score, delay_validation
 from grokscope.runs.calibration import Record
 from grokscope.runs.evidence import Setting
 from grokscope.runs.milestones import Crossing, Milestones
@@ -99,7 +99,7 @@ def test_evidence_within_a_cell_helps_held_out_seeds():
         for c in range(10)
         for k in range(5)
     ]
-    found = delay_score.held_out_seeds(records)
+    found = delay_validation.held_out_seeds(records)
     ours, mean = delay_score.score(records, found, reference="cell mean and evidence")
     assert ours.mean_log_error < 0.1 * mean.mean_log_error
     assert mean.p < 0.01

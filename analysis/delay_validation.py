@@ -1,0 +1,141 @@
+"""Delay predictions of records that the predictors have not seen: held-out cells, tasks and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..runs.calibration import Record
+from ..runs.predictors import SUCCESSOR, InverseDecay, LocalRateLaw, LogRatio, cell_means, published
+from .delay_fit import FOLDS, budget_questions, cross_validated, design, fit_formula, fit_probability, margin
+from .delay_score import Calls, Coverage, calls, coverage_of, lies_inside, scored
+
+FloatArray = NDArray[np.float64]
+
+
+def fitted_predictions(fit: Sequence[Record], test: Sequence[Record]) -> dict[str, FloatArray]:
+    """T̂ of every predictor for the records `test`, all fitted to the records `fit`."""
+    at_risk = [record for record in fit if record.at_risk]
+    known = [record.evidence for record in test]
+    law: dict[str, InverseDecay | LogRatio | LocalRateLaw] = {
+        "a/(lr wd)": InverseDecay.fit(at_risk),
+        "a/(lr wd), task": InverseDecay.fit(at_risk, with_task=True),
+        "log ratio": LogRatio.fit(at_risk),
+        "log ratio, successor": SUCCESSOR,
+        "local rate": LocalRateLaw.fit(at_risk),
+    }
+    found = {
+        name: np.array([nan if e is None else rule.predict(e) for e in known]) for name, rule in law.items()
+    }
+    leaky = [
+        nan if e is None else published(e, float(r.norm[1][-1])) for e, r in zip(known, test, strict=True)
+    ]
+    model = np.exp(fit_formula(at_risk).log_delay(test))
+    return {"model": model} | found | {"published (leaky)": np.array(leaky)}
+
+
+def held_out_cells(records: Sequence[Record], *, folds: int = FOLDS) -> dict[str, FloatArray]:
+    """T̂ of every predictor for each scored record, from records of other cells only."""
+    from sklearn.model_selection import GroupKFold
+
+    test = scored(records)
+    cells = np.array([record.cell for record in test])
+    total: dict[str, FloatArray] = {}
+    for _, unseen in GroupKFold(folds).split(cells, groups=cells):
+        gone = set(cells[unseen])
+        seen = [record for record in records if record.cell not in gone]
+        for name, values in fitted_predictions(seen, [test[i] for i in unseen]).items():
+            total.setdefault(name, np.full(len(test), nan))[unseen] = values
+    return total
+
+
+def held_out_tasks(records: Sequence[Record]) -> dict[str, FloatArray]:
+    """T̂ for each scored record of a task other than addition, from records of addition only."""
+    fit = [record for record in records if record.fields["task"] == "add"]
+    return fitted_predictions(fit, scored([r for r in records if r.fields["task"] != "add"]))
+
+
+def held_out_seeds(records: Sequence[Record], *, ridge: float = 1.0) -> dict[str, FloatArray]:
+    """T̂ for each scored record when the other seeds of its cell are known.
+
+    `cell mean` is their mean delay. `cell mean and evidence` is the mean of their ln T plus
+    Σ_j b_j (x_j − mean x_j over them): within-cell differences of the features, with slopes b by ridge
+    regression on all other records, the record's own left out.
+    """
+    test = scored(records)
+    groups = np.array([record.cell for record in test])
+    several = np.array([(groups == cell).sum() > 2 for cell in groups])
+    features, target = np.nan_to_num(design(test)), np.log([float(record.delay or nan) for record in test])
+    features = (features - features.mean(0)) / features.std(0).clip(1e-12)
+    found = np.full(len(test), nan)
+    for i in np.flatnonzero(several):
+        rest = np.arange(len(test)) != i
+        x, y = _centered(features[rest], groups[rest]), _centered(target[rest], groups[rest])
+        slopes = np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
+        mine = rest & (groups == groups[i])
+        found[i] = target[mine].mean() + (features[i] - features[mine].mean(0)) @ slopes
+    means = np.where(several, cell_means(test), nan)
+    return {"cell mean and evidence": np.exp(found), "cell mean": means}
+
+
+def nested_coverage(records: Sequence[Record], *, folds: int = FOLDS) -> Coverage:
+    """Coverage of the interval in nested cross-validation: margin and model from other cells only."""
+    from sklearn.model_selection import GroupKFold
+
+    records = [record for record in records if record.at_risk]
+    cells = np.array([record.cell for record in records])
+    inside, widths = np.zeros(len(records), bool), np.full(len(records), nan)
+    for seen, unseen in GroupKFold(folds).split(cells, groups=cells):
+        fit, test = [records[i] for i in seen], [records[i] for i in unseen]
+        width = margin(fit, cross_validated(fit))
+        inside[unseen] = lies_inside(test, fit_formula(fit).log_delay(test), width)
+        widths[unseen] = width
+    return coverage_of(records, inside, widths)
+
+
+def nested_calls(records: Sequence[Record], *, folds: int = FOLDS) -> tuple[Calls, ...]:
+    """AUC and Brier score of the probability on held-out cells, against the base rate and a/(ηλ)."""
+    from sklearn.model_selection import GroupKFold
+
+    records = [record for record in records if record.at_risk]
+    cells = np.array([record.cell for record in records])
+    labels: list[NDArray[np.bool_]] = []
+    chances: dict[str, list[FloatArray]] = {"model": [], "a/(lr wd)": [], "base rate": []}
+    for seen, unseen in GroupKFold(folds).split(cells, groups=cells):
+        fit, test = [records[i] for i in seen], [records[i] for i in unseen]
+        asked = {"model": _model_calls(fit, test), "a/(lr wd)": _simple_calls(fit, test)}
+        answers = asked["model"][1]
+        labels.append(answers)
+        base = budget_questions(fit, np.zeros(len(fit)))[1].mean()
+        for name, (chance, _) in asked.items():
+            chances[name].append(chance)
+        chances["base rate"].append(np.full(len(answers), base))
+    truth = np.concatenate(labels)
+    return tuple(calls(name, np.concatenate(values), truth) for name, values in chances.items())
+
+
+def _centered(values: FloatArray, groups: NDArray[np.int64]) -> FloatArray:
+    result = np.array(values)
+    for group in np.unique(groups):
+        result[groups == group] -= result[groups == group].mean(0)
+    return result
+
+
+def _model_calls(fit: Sequence[Record], test: Sequence[Record]) -> tuple[FloatArray, NDArray[np.bool_]]:
+    formula = fit_formula(fit)
+    slope, offset = fit_probability(fit, cross_validated(fit), formula.sigma)
+    scores, answers = budget_questions(test, formula.log_delay(test))
+    return 1 / (1 + np.exp(-(offset + slope * scores / formula.sigma))), answers
+
+
+def _simple_calls(fit: Sequence[Record], test: Sequence[Record]) -> tuple[FloatArray, NDArray[np.bool_]]:
+    rule = InverseDecay.fit(fit)
+    logs = [
+        np.log([rule.predict(r.evidence) for r in part if r.evidence is not None]) for part in (fit, test)
+    ]
+    slope, offset = fit_probability(fit, logs[0], 1.0)
+    scores, answers = budget_questions(test, logs[1])
+    return 1 / (1 + np.exp(-(offset + slope * scores))), answers
