@@ -80,13 +80,21 @@ def optimizer_commutator(
     )
 
 
-def sgd(*, lr: float | Tensor, momentum: float = 0.0, weight_decay: float | Tensor = 0.0) -> Step:
-    """θ ← θ − lr·m with m ← momentum·m + g + weight_decay·θ, as torch.optim.SGD (m = g at the first step).
+def sgd(
+    *,
+    lr: float | Tensor,
+    momentum: float = 0.0,
+    weight_decay: float | Tensor = 0.0,
+    clip: float | None = None,
+) -> Step:
+    """θ ← θ − lr·m with m ← momentum·m + g + weight_decay·θ, as torch.optim.SGD.
 
-    lr and weight_decay are numbers or one value per coordinate (P,).
+    `clip` bounds ‖g‖ first, as clip_grad_norm_ does. lr and weight_decay are numbers or one value per
+    coordinate (P,).
     """
 
     def step(theta: Tensor, grad: Tensor, state: OptimizerState) -> tuple[Tensor, OptimizerState]:
+        grad = grad if clip is None else clipped(grad, clip)
         mean = momentum * state.first_moment + grad + weight_decay * theta
         return theta - lr * mean, OptimizerState(mean, state.second_moment, state.count + 1)
 
