@@ -53,7 +53,7 @@ class RunWriter:
     ) -> None:
         self.path, self._index, self._lock = path, index, lock
         self._commit_bytes, self._commit_seconds = commit_bytes, commit_seconds
-        self._threads = ThreadPoolExecutor(1, "grokscope-hash"), ThreadPoolExecutor(1, "grokscope-disk")
+        self._threads = ThreadPoolExecutor(2, "grokscope-hash"), ThreadPoolExecutor(1, "grokscope-disk")
         self._theta = RowBuffer("theta", index, index.theta, draft=self._draft, threads=self._threads)
         self._moment = RowBuffer(
             "second_moment", index, index.second_moment, draft=self._draft, threads=self._threads
