@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from . import safe_load
 from .config import RunConfig, from_mapping
 from .store import Run
 from .train import Branch, Progress, train
@@ -80,7 +81,7 @@ def kept_state(run: Run, at: int) -> bytes:
 
 def with_optimizer_of(config: RunConfig, state: bytes, *, trust: bool = False) -> bytes:
     """The state with its optimizer's settings (not its moments) replaced by those of config."""
-    content = torch.load(io.BytesIO(state), weights_only=True)
+    content = safe_load.load(state, "the kept state")
     fresh = Trainer(config, trust=trust).optimizer.state_dict()["param_groups"]
     content["optimizer"]["param_groups"] = fresh
     buffer = io.BytesIO()

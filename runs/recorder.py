@@ -85,8 +85,8 @@ class Recorder:
         self._table = _recordable(model)
         self._dtype = _dtype(_trainable(model))
         device = str(next(iter(_trainable(model))).device)
-        facts = surroundings(device) | _optimizer_facts(model, optimizer) | dict(provenance or {})
-        options: dict[str, Any] = {"provenance": facts, "commit_bytes": commit_bytes, "lock": lock}
+        self._facts = surroundings(device) | _optimizer_facts(model, optimizer) | dict(provenance or {})
+        options: dict[str, Any] = {"provenance": self._facts, "commit_bytes": commit_bytes, "lock": lock}
         self._writer = _writer(Path(path), self._table, self._dtype, resume, options)
         self.last_step = -1 if self._writer.last_step is None else self._writer.last_step
 
@@ -102,13 +102,14 @@ class Recorder:
 
         Raises:
             ValueError: a step that does not rise, a metric that is no number or has a slash in its name,
-                parameters that are not finite, or others than at the beginning.
+                parameters that are not finite, or others than at the beginning; a count without a total.
             OSError: the disk does not take it; what was committed before is whole.
         """
         self.last_step = step = operator.index(step)
         if self._writer is None:
             return
         values = {name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()}
+        self._require_totals(values)
         moments = is_due(step, self._every["second_moment"])
         if snapshot or moments or is_due(step, self._every["snapshot"]):
             self._snapshot(self._writer, step, moments=moments)
@@ -157,6 +158,14 @@ class Recorder:
         elif self._writer is not None:
             self._writer.__exit__(kind, error, trace)
             self._writer = None
+
+    def _require_totals(self, values: Mapping[str, Any]) -> None:
+        for split in ("train", "test"):
+            if f"{split}_correct" in values and f"{split}_total" not in self._facts:
+                raise ValueError(
+                    f"{split}_correct counts right answers, but of how many? Give Recorder "
+                    f"provenance={{'{split}_total': ...}}"
+                )
 
     def _snapshot(self, writer: RunWriter, step: int, *, moments: bool) -> None:
         if parameter_table(self._model) != self._table:

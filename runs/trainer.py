@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..geometry.objective import flatten, load_flat, parameter_table
+from . import safe_load
 from .config import RunConfig
 from .evaluation import Metrics, evaluate, norms, root_second_moments, second_moment
 from .losses import make_criterion
@@ -167,13 +168,19 @@ class Trainer:
 
         With `batches=False` the minibatch stream stays that of the configuration, as in a branch with
         another `batch_seed`.
+
+        Raises:
+            ValueError: `state` holds what could run code, or not what a trainer of this configuration needs.
         """
-        content: dict[str, Any] = torch.load(io.BytesIO(state), weights_only=True)
-        load_flat(self.model, content["theta"])
-        self.optimizer.load_state_dict(content["optimizer"])
-        if batches:
-            self.sampler.load(content["sampler"])
-        self.step = content["step"]
+        content: dict[str, Any] = safe_load.load(state, "the state of the run")
+        try:
+            load_flat(self.model, content["theta"])
+            self.optimizer.load_state_dict(content["optimizer"])
+            if batches:
+                self.sampler.load(content["sampler"])
+            self.step = int(content["step"])
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"the state of the run is not one of this trainer: {error!r}") from error
         for step, train_correct, test_correct in evaluations:
             self.monitor.update(step, train_correct, test_correct)
 

@@ -33,7 +33,7 @@ SMALL = RunConfig(
 )  # fmt: skip
 
 
-def raw_loop(config, path, *, wrap=lambda model: model, stop=None, **options):
+def raw_loop(config, path, *, wrap=lambda model: model, stop=None):
     """The steps of `train`, written by somebody who only knows PyTorch and Recorder."""
     task = make_task(config)
     model, criterion = make_model(config, task), make_criterion(config, task)
@@ -44,7 +44,8 @@ def raw_loop(config, path, *, wrap=lambda model: model, stop=None, **options):
         "snapshot_every": config.snapshot_every,
         "second_moment_every": config.second_moment_every,
     }
-    with Recorder(path, wrapped, optimizer, **cadence, **options) as recorder:
+    totals = {"train_total": len(inputs)}
+    with Recorder(path, wrapped, optimizer, provenance=totals, **cadence) as recorder:
         recorder.step(0)
         for step in range(1, config.steps + 1):
             batch = sampler.next()
@@ -61,7 +62,7 @@ def raw_loop(config, path, *, wrap=lambda model: model, stop=None, **options):
 
 def test_a_raw_loop_leaves_the_run_of_the_trainer(tmp_path):
     ours = train(SMALL, tmp_path / "ours")
-    run = raw_loop(SMALL, tmp_path / "raw", provenance={"train_total": len(make_task(SMALL).train)})
+    run = raw_loop(SMALL, tmp_path / "raw")
     assert run.hash == ours.hash
     assert run.table == ours.table
     assert run.finished
@@ -214,6 +215,7 @@ def test_the_optimizer_is_written_down(tmp_path):
         (lambda r, m: r.step(0, {"train/loss": 1.0}), "train.loss"),
         (lambda r, m: (r.step(5), r.step(5)), "step=5 must exceed"),
         (lambda r, m: r.step(-1), "step=-1"),
+        (lambda r, m: r.step(0, test_correct=3), "test_correct counts .*test_total"),
         (lambda r, m: (nn.init.constant_(m.weight, torch.nan), r.step(0)), "NaN or infinite"),
         (lambda r, m: (m.bias.requires_grad_(False), r.step(0)), "other trainable parameters"),
     ],
