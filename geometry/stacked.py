@@ -1,0 +1,103 @@
+"""Losses and gradients of stacks of parameter vectors, and of single samples, by vmap where it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .objective import Objective, exact_attention
+
+_STACKED_WORK = 2**25  # parameters times samples per vmap call; above it, a loop over rows is as fast
+
+
+def sample_losses(objective: Objective, theta: Tensor) -> Tensor:
+    """Loss of each sample (n,) in float64; their mean is the full loss (one forward pass)."""
+    each = torch.func.vmap(lambda index: objective.sample_loss(theta, index[None]))
+    with torch.no_grad(), exact_attention():
+        return torch.cat([each(chunk).double() for chunk in _chunks(objective)])
+
+
+def _chunks(objective: Objective) -> list[Tensor]:
+    starts = range(0, objective.num_samples, objective.chunk_size)
+    stops = [min(at + objective.chunk_size, objective.num_samples) for at in starts]
+    return [torch.arange(a, b, device=objective.device) for a, b in zip(starts, stops, strict=True)]
+
+
+def sample_gradients(objective: Objective, theta: Tensor, indices: Tensor) -> Tensor:
+    """Gradient of the loss of each of the samples named by indices (m,), as rows (m, P)."""
+    each = torch.func.vmap(
+        torch.func.grad(lambda point, index: objective.sample_loss(point, index[None])), (None, 0)
+    )
+    with exact_attention():
+        found: Tensor = each(theta.detach(), indices)
+    return found
+
+
+def draw_batch(
+    generators: Sequence[torch.Generator], num_samples: int, batch_size: int | None
+) -> Tensor | None:
+    """A minibatch per chain (C, b), drawn with replacement; None stands for the whole data."""
+    if batch_size is None:
+        return None
+    draws = [
+        torch.randint(num_samples, (batch_size,), generator=generator, device=generator.device)
+        for generator in generators
+    ]
+    return torch.stack(draws)
+
+
+def losses_and_gradients(
+    objective: Objective, theta: Tensor, indices: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Losses (K, C) and gradients (K, C, P) of a stack theta (K, C, P).
+
+    Chain c is evaluated on its minibatch indices[c] (b,), or on the whole data, chunk by chunk. Small
+    problems go through one vmap over the stack, larger ones chain by chain.
+    """
+    copies, chains, size = theta.shape
+    rows = theta.detach().reshape(-1, size)
+    with exact_attention():
+        if indices is not None:
+            losses, gradients = _evaluate(objective, rows, indices.repeat(copies, 1))
+        else:
+            losses, gradients = _evaluate_all(objective, rows)
+    return losses.view(copies, chains), gradients.view(copies, chains, size)
+
+
+def _evaluate_all(objective: Objective, rows: Tensor) -> tuple[Tensor, Tensor]:
+    losses, gradients = torch.zeros_like(rows[:, 0]), torch.zeros_like(rows)
+    for chunk in _chunks(objective):
+        weight = len(chunk) / objective.num_samples
+        loss, gradient = _evaluate(objective, rows, chunk)
+        losses.add_(loss, alpha=weight)
+        gradients.add_(gradient, alpha=weight)
+    return losses, gradients
+
+
+def _evaluate(objective: Objective, rows: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses (R,) and gradients (R, P) of rows (R, P) on samples (b,), or (R, b) of each row's own."""
+    together = max(1, _STACKED_WORK // (rows.shape[1] * indices.shape[-1]))
+    found = []
+    for at in range(0, len(rows), together):
+        block = slice(at, at + together)
+        found.append(
+            _evaluate_block(objective, rows[block], indices if indices.dim() == 1 else indices[block])
+        )
+    losses, gradients = zip(*found, strict=True)
+    return torch.cat(losses), torch.cat(gradients)
+
+
+def _evaluate_block(objective: Objective, rows: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    rows = rows.detach().requires_grad_(True)
+    shared = indices.dim() == 1
+    with torch.enable_grad():
+        if len(rows) == 1:
+            losses = objective.sample_loss(rows[0], indices if shared else indices[0])[None]
+        else:
+            losses = torch.func.vmap(objective.sample_loss, (0, None if shared else 0))(rows, indices)
+        if not losses.requires_grad:
+            return losses, torch.zeros_like(rows)
+        (gradients,) = torch.autograd.grad(losses.sum(), rows)
+    return losses.detach(), gradients

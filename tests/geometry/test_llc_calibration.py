@@ -1,0 +1,97 @@
+"""Calibration: what it chooses, why, and that chains run with it earn their verdict."""
+
+import numpy as np
+import pytest
+import torch
+from grokscope.geometry.llc import estimate_llc
+from grokscope.geometry.llc_calibration import calibrate_llc
+from problems_llc import DOUBLE, linear_network, of_point, regression
+
+
+def minimum(objective, A):
+    return torch.linalg.solve(A, -objective.gradient(torch.zeros(len(A), dtype=A.dtype)))
+
+
+def estimate(objective, theta, found, **options):
+    settings = found.settings
+    return estimate_llc(
+        objective,
+        theta,
+        num_beta=settings.num_beta,
+        localization=settings.localization,
+        step_size=settings.step_size,
+        averaged_noise=settings.averaged_noise,
+        method=settings.method,
+        batch_size=settings.batch_size,
+        burn_in=found.burn_in,
+        num_draws=found.num_draws,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"averaged_noise": False}, {"batch_size": 20}])
+def test_calibrated_chains_are_ok(options):
+    objective, A = regression(num_samples=200)
+    theta = minimum(objective, A)
+    found = calibrate_llc(objective, theta, relative_radius=0.1, **options)
+    assert found.settings.localization == pytest.approx(6 / (0.01 * float(theta.square().sum())))
+    assert found.relative_radius == pytest.approx(0.1)
+    assert found.settings.num_beta == pytest.approx(200 / np.log(200))
+    assert (np.diff(found.step_sizes) < 0).all()
+    assert found.step_sizes[-1] == found.settings.step_size
+    assert found.energy_errors[-1] <= 0.25
+    assert found.noise_shares[-1] < 0.05
+    assert len(found.reasons) == 3
+    # `ok` asks for halves within 2 standard errors, so one seed in twenty falls short of it; not this one.
+    llc = estimate(objective, theta, found, generator=torch.Generator().manual_seed(1))
+    assert llc.verdict == "ok", llc.reason
+
+
+def test_stiffer_losses_get_smaller_steps_and_negative_curvature_more_localization():
+    options = {"num_beta": 100.0, "localization": 10.0}
+    steps = [
+        calibrate_llc(
+            of_point(lambda t, a=a: a * t.square().sum() / 2), torch.ones(3, dtype=DOUBLE), **options
+        )
+        for a in (1.0, 100.0)
+    ]
+    ratio = steps[0].settings.step_size / steps[1].settings.step_size
+    assert 30 < ratio < 300  # h is 110 against 10,010
+    saddle = of_point(lambda t: t[0] ** 2 - t[1] ** 2 + t.pow(4).sum())
+    found = calibrate_llc(saddle, torch.zeros(2, dtype=DOUBLE) + 1e-3, num_beta=100.0, relative_radius=1e3)
+    assert found.settings.localization == pytest.approx(400, rel=1e-3)
+    assert "lambda_min" in found.reasons[0]
+
+
+def test_a_step_that_blows_up_the_pilot_is_refused():
+    quartic = of_point(lambda t: t.pow(4).sum())  # no curvature at 0, so the first trial is far too large
+    found = calibrate_llc(quartic, torch.zeros(2, dtype=DOUBLE), num_beta=1e4, localization=1.0)
+    assert np.isinf(found.energy_errors[0]) or found.energy_errors[0] > 0.25
+    assert len(found.step_sizes) > 1
+
+
+def test_budget_cuts_both_lengths_and_says_so():
+    objective, theta = linear_network((3, 2, 3), generic=True)
+    whole = calibrate_llc(objective, theta, localization=1.0)
+    cut = calibrate_llc(objective, theta, localization=1.0, max_gradients=800)
+    assert cut.burn_in < whole.burn_in
+    assert cut.num_draws < whole.num_draws
+    assert 8 * (1.5 * cut.burn_in + cut.num_draws) <= 800
+    assert "max_gradients=800" in cut.reasons[-1]
+
+
+def test_same_seed_same_choice():
+    objective, A = regression()
+    theta = minimum(objective, A)
+    first, again = (calibrate_llc(objective, theta, batch_size=20) for _ in range(2))
+    assert first.settings == again.settings
+    assert np.array_equal(first.energy_errors, again.energy_errors)
+
+
+def test_what_cannot_be_calibrated_is_refused():
+    objective, _ = regression()
+    with pytest.raises(ValueError, match="give localization"):
+        calibrate_llc(objective, torch.zeros(6, dtype=DOUBLE))
+    steep = of_point(lambda t: 1e6 * t.abs().pow(3).sum())
+    with pytest.raises(ValueError, match="raise localization or batch_size"):
+        calibrate_llc(steep, torch.zeros(2, dtype=DOUBLE), num_beta=1e3, localization=1e-3)
