@@ -1,0 +1,127 @@
+"""The examples of the documentation train, are recorded, and can be analyzed with their own loss."""
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from grokscope.analysis.commands.main import ANALYSES, available, main
+from grokscope.analysis.objectives import aligned, load_objective
+from grokscope.geometry.objective import from_module, gradient
+from grokscope.runs.checkpoints import import_checkpoints
+from grokscope.runs.milestones import milestones
+from grokscope.runs.store import Run
+from safetensors.torch import save_file
+from torch import nn
+
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+
+
+@pytest.fixture(params=["digits", "python_text"])
+def example(request, tmp_path, monkeypatch):
+    """(module, its run)"""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(request.param)
+    module.train(tmp_path / "run", steps=20)
+    return module, Run.open(tmp_path / "run")
+
+
+def test_the_objective_is_the_loss_that_was_trained(example):
+    module, run = example
+    objective = load_objective(f"{module.__name__}:objective", run)
+    first, last = (objective.value(torch.from_numpy(run.theta(i))) for i in (0, -1))
+    assert last < first
+    assert objective.table == run.table
+    if "train_loss" in run.metrics:  # the same mean in another order of summation
+        assert run.metrics["train_loss"].value[[0, -1]] == pytest.approx([first, last], rel=1e-5)
+        assert milestones(run).budget == 20
+
+
+def test_every_analysis_takes_the_user_s_loss(example, capsys):
+    module, run = example
+    for name in available(ANALYSES):
+        command = importlib.import_module(f"grokscope.analysis.commands.{name}").command
+        if "objective" not in inspect.signature(command).parameters:
+            continue
+        words = ["analyze", name, str(run.path), "--objective", f"{module.__name__}:objective", "--json"]
+        assert main([*words, *FAST.get(name, [])]) == 0, capsys.readouterr().err
+    assert main(["analyze", "trajectory", str(run.path)]) == 0
+
+
+# Options that keep an analysis short; what it finds is tested elsewhere.
+FAST: dict[str, list[str]] = {}
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.second, self.first = nn.Linear(3, 2), nn.Linear(4, 3)
+        self.last = nn.Linear(3, 2, bias=False)
+        self.last.weight = self.second.weight
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return self.second(h) * self.last(h)
+
+
+def test_an_imported_run_of_another_order_has_the_same_loss(tmp_path):
+    """safetensors sorts its names, and keeps one of two tied tensors, perhaps under the other name."""
+    torch.manual_seed(0)
+    model = Two()
+    inputs, targets = torch.randn(10, 4), torch.randn(10, 2)
+    own = from_module(model, inputs, targets, nn.functional.mse_loss)
+    state = {n: t for n, t in model.state_dict().items() if n != "second.weight"}
+    (tmp_path / "in").mkdir()
+    save_file(state, tmp_path / "in" / "1.safetensors")
+    import_checkpoints(tmp_path / "in", tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    assert run.table.names != own.table.names
+    found = aligned(own, run.table)
+    theta = torch.from_numpy(run.theta(0))
+    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    assert found.value(theta) == own.value(flat)
+    named = run.table.unflatten(gradient(found.full, theta))
+    theirs = own.table.unflatten(gradient(own.full, flat))
+    assert torch.equal(named["last.weight"], theirs["second.weight"])
+    assert torch.equal(named["first.bias"], theirs["first.bias"])
+    assert torch.equal(found.outputs(theta, torch.arange(3)), model(inputs[:3]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def f(): return 3", "returned int; return an Objective"),
+        ("g = 3", "has no function 'f'"),
+        ("import nothing_of_the_kind", "can't be imported"),
+        ("def f(run): return objective(nn.Linear(1, 3))", "bias has shape|weight has shape"),
+        ("def f(run): return objective(nn.Sequential(nn.Linear(2, 2)))", "0.weight is not in the run"),
+        ("def f(run): return objective(nn.Linear(2, 2, bias=False))", "lacks bias"),
+    ],
+)
+def test_an_objective_that_does_not_fit_is_refused(tmp_path, monkeypatch, text, message):
+    (tmp_path / "in").mkdir()
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "in" / "1.pt")
+    import_checkpoints(tmp_path / "in", tmp_path / "run")
+    head = (
+        "import torch\nfrom torch import nn\nfrom grokscope.geometry.objective import from_module\n"
+        "def objective(m):\n"
+        "    return from_module(m, torch.zeros(2, 2), torch.zeros(2), nn.functional.mse_loss)\n"
+    )
+    (tmp_path / "mine.py").write_text(head + text + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    with pytest.raises(ValueError, match=message):
+        load_objective("mine:f", Run.open(tmp_path / "run"))
+    sys.modules.pop("mine", None)
+
+
+def test_loading_an_objective_draws_no_numbers(example):
+    module, run = example
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    load_objective(f"{module.__name__}:objective", run)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])
