@@ -167,6 +167,21 @@ class MetricBuffer:
         steps.append(step)
 
 
+def checked_step(step: Any) -> int:
+    """The step as an int.
+
+    Raises:
+        ValueError: it is no whole number from 0 to 2**63 - 1.
+    """
+    try:
+        whole = operator.index(step)
+    except TypeError:
+        whole = -1
+    if not 0 <= whole < 2**63:
+        raise ValueError(f"step={step!r} must be a whole number, at least 0")
+    return whole
+
+
 def until(metrics: Mapping[str, Series], step: float) -> dict[str, Series]:
     """The metrics without what comes after `step`."""
     counts = {name: int(np.searchsorted(s.step, step, side="right")) for name, s in metrics.items()}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from typing import Any
 
 from ..geometry.parameters import ParameterTable
 from .buffer import until
@@ -51,8 +54,34 @@ def dropped(index: Index, step: float) -> Index:
         theta=index.theta.until(step),
         second_moment=index.second_moment.until(step),
         metrics=until(index.metrics, step),
+        resume=index.resume if index.resume and index.resume.step <= step else None,
         states=tuple(state for state in index.states if state.step <= step),
     )
+
+
+def last_kept(index: Index) -> float:
+    """The step after which all is dropped on a resume: that of the resume state.
+
+    Without one, a run of a configuration begins anew (-inf), and a run of another loop keeps all (inf).
+    """
+    if index.resume is not None:
+        return index.resume.step
+    return inf if index.config is None else -inf
+
+
+def plain_sessions(
+    sessions: tuple[Mapping[str, Any], ...], provenance: Mapping[str, Any] | None
+) -> tuple[Mapping[str, Any], ...]:
+    """The provenances of a run's sessions, and one more as plain JSON values if it differs from the last.
+
+    Raises:
+        ValueError: the new one can't be written as JSON.
+    """
+    try:
+        plain = json.loads(json.dumps(provenance))
+    except TypeError as error:
+        raise ValueError(f"provenance: {error}; give numbers, texts, lists and mappings only") from None
+    return sessions if plain is None or sessions[-1:] == (plain,) else (*sessions, plain)
 
 
 def listed_names(index: Index) -> set[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 LOCK_NAME = "run.lock"
@@ -29,6 +31,21 @@ def acquire(folder: Path) -> int:
         os.close(descriptor)
         raise _explained(error, folder) from error
     return descriptor
+
+
+@contextmanager
+def held(folder: Path, *, wanted: bool = True) -> Iterator[int | None]:
+    """The lock as by `acquire` (None if not wanted), freed if what follows fails, else left to be released.
+
+    Raises:
+        OSError: as `acquire`.
+    """
+    descriptor = acquire(folder) if wanted else None
+    try:
+        yield descriptor
+    except BaseException:
+        release(descriptor)
+        raise
 
 
 def release(descriptor: int | None) -> None:

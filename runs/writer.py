@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
-from math import inf
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -19,9 +18,9 @@ from numpy.typing import NDArray
 
 from ..geometry.parameters import ParameterTable
 from . import lock as locks
-from .buffer import MetricBuffer, RowBuffer
+from .buffer import MetricBuffer, RowBuffer, checked_step
 from .config import RunConfig
-from .continuation import continued, dropped, listed_names, sweep
+from .continuation import continued, dropped, last_kept, listed_names, plain_sessions, sweep
 from .decode import load_index, load_state
 from .draft import Draft
 from .durable import make_folder, write_file
@@ -48,11 +47,10 @@ class RunWriter:
         *,
         listed: set[str],
         lock: int | None,
-        commit_bytes: int,
-        commit_seconds: float,
+        pace: tuple[int, float],
     ) -> None:
         self.path, self._index, self._lock = path, index, lock
-        self._commit_bytes, self._commit_seconds = commit_bytes, commit_seconds
+        self._commit_bytes, self._commit_seconds = pace
         self._threads = ThreadPoolExecutor(2, "grokscope-hash"), ThreadPoolExecutor(1, "grokscope-disk")
         self._theta = RowBuffer("theta", index, index.theta, draft=self._draft, threads=self._threads)
         self._moment = RowBuffer(
@@ -93,32 +91,23 @@ class RunWriter:
             FileExistsError: there is a run in the folder.
             BlockingIOError: another process writes a run there.
             OSError: the folder can't be made or written to.
-            ValueError: the dtype is no other than float32 and float64, or there are no parameters.
+            ValueError: another dtype, no parameters, or a provenance that is no JSON.
         """
         if dtype not in ("float32", "float64") or not table.size:
             raise ValueError(
                 f"dtype={dtype!r} with {table.size} parameters; float32 or float64 and at least 1 are needed"
             )
-        path = Path(path)
+        path, sessions = Path(path), plain_sessions((), provenance)
         make_folder(path / FOLDER)
         used_before = (path / locks.LOCK_NAME).exists()
-        descriptor = locks.acquire(path) if lock else None
-        if (path / INDEX_NAME).exists():
-            locks.release(descriptor)
-            raise FileExistsError(f"{path} holds a run already; resume it or give another folder")
-        if used_before:  # by a writer that ended before its first commit
-            sweep(path, set())
-        sessions = (dict(provenance),) if provenance else ()
-        text = None if config is None else config.to_json()
-        index = Index(config=text, table=table, dtype=dtype, provenance=sessions)
-        return cls(
-            path,
-            index,
-            listed=set(),
-            lock=descriptor,
-            commit_bytes=commit_bytes,
-            commit_seconds=commit_seconds,
-        )
+        with locks.held(path, wanted=lock) as descriptor:
+            if (path / INDEX_NAME).exists():
+                raise FileExistsError(f"{path} holds a run already; resume it or give another folder")
+            if used_before:  # by a writer that ended before its first commit
+                sweep(path, set())
+            text = None if config is None else config.to_json()
+            index = Index(config=text, table=table, dtype=dtype, provenance=sessions)
+            return cls(path, index, listed=set(), lock=descriptor, pace=(commit_bytes, commit_seconds))
 
     @classmethod
     def resume(
@@ -145,25 +134,14 @@ class RunWriter:
         """
         path = Path(path)
         load_index(path)  # before a lock file is made in somebody's folder
-        descriptor = locks.acquire(path) if lock else None
-        try:
+        with locks.held(path, wanted=lock) as descriptor:
             stored = load_index(path)
             index = continued(stored, config, table, path)
-            if provenance and (not index.provenance or dict(provenance) != index.provenance[-1]):
-                index = replace(index, provenance=(*index.provenance, dict(provenance)))
-            index = dropped(index, _kept_until(index) if at is None else at)
-            sweep(path, listed_names(stored))
-        except BaseException:
-            locks.release(descriptor)
-            raise
-        return cls(
-            path,
-            index,
-            listed=listed_names(stored),
-            lock=descriptor,
-            commit_bytes=commit_bytes,
-            commit_seconds=commit_seconds,
-        )
+            index = replace(index, provenance=plain_sessions(index.provenance, provenance))
+            index = dropped(index, last_kept(index) if at is None else at)
+            listed, pace = listed_names(stored), (commit_bytes, commit_seconds)
+            sweep(path, listed)
+            return cls(path, index, listed=listed, lock=descriptor, pace=pace)
 
     @property
     def table(self) -> ParameterTable:
@@ -220,6 +198,7 @@ class RunWriter:
             ValueError: wrong shape or dtype, a step that does not rise, or entries that are not finite.
             OSError: the disk does not take it; the writer is of no more use, a resume continues.
         """
+        step = checked_step(step)
         given = ((self._theta, theta), (self._moment, second_moment))
         finite = not allow_nonfinite
         checked = [(to, to.checked(step, row, finite=finite)) for to, row in given if row is not None]
@@ -235,7 +214,7 @@ class RunWriter:
         Raises:
             ValueError: a name with a slash, or a step that does not rise.
         """
-        self._metrics.add(step, metrics)
+        self._metrics.add(checked_step(step), metrics)
         self._dirty = True
 
     def due(self) -> bool:
@@ -279,6 +258,7 @@ class RunWriter:
         Raises:
             OSError: the disk did not take it.
         """
+        step = checked_step(step)
         with self._guard():
             kept = self._written("state", step, state)
         others = tuple(s for s in self._index.states if s.step != step)
@@ -355,9 +335,3 @@ class RunWriter:
             name = f"{kind}-{step}.{copies}.pt"
         write_file(self.path / name, state)
         return StateFile(name, int(step), hashlib.sha256(state).hexdigest())
-
-
-def _kept_until(index: Index) -> float:
-    if index.resume is not None:
-        return index.resume.step
-    return inf if index.config is None else -inf

@@ -132,9 +132,11 @@ def test_what_follows_the_resume_state_is_dropped(tmp_path):
     assert run.metrics["loss"].step.tolist() == list(range(31))
     assert verify(run).ok
     with RunWriter.resume(tmp_path, None, TABLE, at=14) as writer:
-        assert writer.last_step == 14
+        assert (writer.last_step, writer.resume_step) == (14, 9)
         writer.append(15, rows[15])
     assert np.array_equal(np.stack(list(Run.open(tmp_path).rows())), rows[:16])
+    with RunWriter.resume(tmp_path, None, TABLE, at=5) as writer:
+        assert (writer.last_step, writer.resume_step) == (5, None)
 
 
 def test_kept_states_stay_and_old_resume_states_go(run):
@@ -212,6 +214,31 @@ def test_log_refuses_names_that_name_no_dataset(tmp_path, name):
         with pytest.raises(ValueError, match="step=0: loss has a value at step 0"):
             writer.log(0, {"loss": 1.0})
         assert writer.metrics["loss"].step.tolist() == [0]
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, 2**63, "3", None])
+def test_steps_are_whole_numbers(tmp_path, step):
+    with RunWriter.create(tmp_path, None, TABLE) as writer:
+        for act in (
+            lambda: writer.append(step, fake.start()),
+            lambda: writer.log(step, {"loss": 1.0}),
+            lambda: writer.keep_state(step, b""),
+        ):
+            with pytest.raises(ValueError, match="whole number"):
+                act()
+        writer.append(np.int64(3), fake.start())
+        writer.log(np.int64(3), {"loss": np.float32(1)})
+    assert Run.open(tmp_path).steps.tolist() == [3]
+
+
+def test_create_refuses_what_it_could_not_write(tmp_path):
+    with pytest.raises(ValueError, match="provenance"):
+        RunWriter.create(tmp_path / "run", None, TABLE, provenance={"device": object()})
+    with pytest.raises(ValueError, match="dtype='float16'"):
+        RunWriter.create(tmp_path / "run", None, TABLE, dtype="float16")
+    with pytest.raises(ValueError, match="0 parameters"):
+        RunWriter.create(tmp_path / "run", None, ParameterTable((), (), {}))
+    RunWriter.create(tmp_path / "run", None, TABLE).close()
 
 
 def test_only_snapshots_that_exist(run):
