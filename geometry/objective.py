@@ -61,7 +61,8 @@ class Objective:
 
     def chunks(self) -> Iterator[tuple[float, Loss]]:
         """(weight n/N, loss) per chunk of samples in order; the weights sum to one."""
-        for indices in torch.arange(self.num_samples, device=self.device).split(self.chunk_size):
+        everything = torch.arange(self.num_samples, device=self.device)
+        for indices in torch.split(everything, self.chunk_size):
             yield len(indices) / self.num_samples, self.on(indices)
 
     def full(self, theta: Tensor) -> Tensor:

@@ -45,7 +45,9 @@ class ParameterTable:
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.shapes):
-            raise ValueError(f"names: {len(self.names)} names for {len(self.shapes)} shapes; give one shape a name")
+            raise ValueError(
+                f"names: {len(self.names)} names for {len(self.shapes)} shapes; give one shape a name"
+            )
         if len(set(self.names)) != len(self.names):
             raise ValueError("names: a name stands twice; every tensor needs a name of its own")
 
@@ -71,7 +73,9 @@ class ParameterTable:
             ValueError: theta does not have P entries.
         """
         if theta.shape != (self.size,):
-            raise ValueError(f"theta has shape {tuple(theta.shape)}; this model's parameters need ({self.size},)")
+            raise ValueError(
+                f"theta has shape {tuple(theta.shape)}; this model's parameters need ({self.size},)"
+            )
         spans = zip(self.names, self.starts, self.sizes, self.shapes, strict=True)
         named = {name: theta[start : start + size].reshape(shape) for name, start, size, shape in spans}
         return named | {alias: named[name] for alias, name in self.aliases.items()}
@@ -95,7 +99,9 @@ class ParameterTable:
 
     def _spans(self, pattern: str) -> list[tuple[int, int]]:
         groups = self.groups()
-        chosen = [name for name in self.names if name in groups.get(pattern, ()) or fnmatchcase(name, pattern)]
+        chosen = [
+            name for name in self.names if name in groups.get(pattern, ()) or fnmatchcase(name, pattern)
+        ]
         if not chosen:
             known = ", ".join((*groups, *self.names))
             raise ValueError(f"parameters={pattern!r} matches no group and no name; there are: {known}")
@@ -123,4 +129,6 @@ def group_of(name: str) -> str:
 
 def _thirds(name: str, start: int, shape: Sequence[int]) -> list[Matrix]:
     rows, columns = shape[0] // 3, shape[1]
-    return [Matrix(f"{name}.{part}", start + i * rows * columns, rows, columns) for i, part in enumerate("qkv")]
+    return [
+        Matrix(f"{name}.{part}", start + i * rows * columns, rows, columns) for i, part in enumerate("qkv")
+    ]

@@ -40,7 +40,7 @@ def evaluate(
     """
     found: Metrics = {}
     for split, (inputs, targets) in splits.items():
-        parts = zip(inputs.split(chunk_size), targets.split(chunk_size), strict=True)
+        parts = zip(torch.split(inputs, chunk_size), torch.split(targets, chunk_size), strict=True)
         with torch.no_grad():
             sums = [_sums(model(part), wanted, criterion, len(heads)) for part, wanted in parts]
         loss, collapsed, right, *each = (sum(column) for column in zip(*sums, strict=True))
@@ -80,7 +80,9 @@ def _adam_states(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any],
 
 
 def _root(state: dict[str, Any], beta2: float) -> Tensor:
-    return (state["exp_avg_sq"].reshape(-1) / (1 - beta2 ** float(state["step"]))).sqrt()
+    second: Tensor = state["exp_avg_sq"]
+    bias: float = 1 - beta2 ** float(state["step"])
+    return (second.reshape(-1) / bias).sqrt()
 
 
 def _sums(outputs: Tensor, targets: Tensor, criterion: Criterion, heads: int) -> tuple[float | int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def provenance(device: str) -> dict[str, Any]:
     }
 
 
-def drift(stored: dict[str, Any], current: dict[str, Any]) -> list[str]:
+def drift(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """What differs between two provenances that could change the bits of a trajectory, in words."""
     return [
         f"{key} was {stored.get(key)}, is {current[key]}"

@@ -19,7 +19,7 @@ class Sampler:
     """
 
     def __init__(
-        self, num_samples: int, batch_size: int | Literal["full"], *, replacement: bool, seed: int
+        self, num_samples: int, batch_size: int | Literal["full"], *, replacement: bool, seed: int | None
     ) -> None:
         self.num_samples = num_samples
         self.batch_size = num_samples if batch_size == "full" else batch_size

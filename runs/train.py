@@ -14,6 +14,7 @@ from .config import RunConfig
 from .provenance import drift, provenance
 from .store import Run, RunWriter, Series
 from .trainer import Diverged, Trainer
+from .writer import COMMIT_BYTES
 
 __all__ = ["Branch", "Diverged", "train"]
 
@@ -42,7 +43,7 @@ def train(
     allow_drift: bool = False,
     trust: bool = False,
     branch: Branch | None = None,
-    commit_bytes: int | None = None,
+    commit_bytes: int = COMMIT_BYTES,
 ) -> Run:
     """The run of `config`, recorded at `path`; an unfinished run there is resumed, a finished one returned.
 
@@ -69,10 +70,11 @@ def train(
         KeyboardInterrupt: after SIGINT or SIGTERM, once everything is committed.
     """
     path, trainer = Path(path), Trainer(config, trust=trust)
-    pacing = {} if commit_bytes is None else {"commit_bytes": commit_bytes}
     exists = (path / "run.h5").exists()
     opened = (
-        _resumed(path, trainer, allow_drift, pacing) if exists else _created(path, trainer, branch, pacing)
+        _resumed(path, trainer, allow_drift, commit_bytes)
+        if exists
+        else _created(path, trainer, branch, commit_bytes)
     )
     with opened as writer, _stop_requested() as stop:
         if not writer.finished:
@@ -108,13 +110,18 @@ def _reason(trainer: Trainer) -> str:
     return reason if decision is None else f"{reason}; not stopped before: {decision.reason}"
 
 
-def _created(path: Path, trainer: Trainer, branch: Branch | None, pacing: dict[str, int]) -> RunWriter:
+def _created(path: Path, trainer: Trainer, branch: Branch | None, commit_bytes: int) -> RunWriter:
     here = provenance(trainer.config.device) | trainer.totals
     if branch is not None:
         trainer.load(branch.state, _evaluations(branch.metrics, branch.step - 1), batches=branch.batches)
         here["parent"] = dict(branch.parent)
     writer = RunWriter.create(
-        path, trainer.config, trainer.table, dtype=trainer.config.dtype, provenance=here, **pacing
+        path,
+        trainer.config,
+        trainer.table,
+        dtype=trainer.config.dtype,
+        provenance=here,
+        commit_bytes=commit_bytes,
     )
     for name, series in (branch.metrics if branch else {}).items():
         for step, value in zip(series.step, series.value, strict=True):
@@ -126,7 +133,7 @@ def _created(path: Path, trainer: Trainer, branch: Branch | None, pacing: dict[s
     return writer
 
 
-def _resumed(path: Path, trainer: Trainer, allow_drift: bool, pacing: dict[str, int]) -> RunWriter:
+def _resumed(path: Path, trainer: Trainer, allow_drift: bool, commit_bytes: int) -> RunWriter:
     stored = Run.open(path).provenance
     here = provenance(trainer.config.device) | trainer.totals
     changed = drift(stored, here)
@@ -137,7 +144,7 @@ def _resumed(path: Path, trainer: Trainer, allow_drift: bool, pacing: dict[str, 
         )
     if "parent" in stored:
         here["parent"] = stored["parent"]
-    writer = RunWriter.resume(path, trainer.config, trainer.table, provenance=here, **pacing)
+    writer = RunWriter.resume(path, trainer.config, trainer.table, provenance=here, commit_bytes=commit_bytes)
     state = writer.resume_state()
     if state is None:
         raise ValueError(f"run={str(path)!r} has no state to continue from; train into another folder")

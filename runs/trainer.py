@@ -73,7 +73,7 @@ class Trainer:
         loss = self.criterion(self.model(self.inputs[batch]), self.targets[batch])
         if not isfinite(float(loss.detach())):
             raise Diverged(f"the minibatch loss is {float(loss.detach())} after {self.step} steps; lower lr")
-        loss.backward()
+        torch.autograd.backward(loss)
         logging = is_due(self.step + 1, self.config.log_every)
         gradient_norm = self._clip() if logging or self.config.clip is not None else 0.0
         before = self.theta if logging else None
