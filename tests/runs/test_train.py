@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -85,39 +86,51 @@ def test_interruption_by_an_exception_costs_no_correctness(undisturbed, tmp_path
     assert train(SMALL, tmp_path / "run").hash == undisturbed.hash
 
 
-def _killed(path, delay, signal_number):
-    """A child that trains slowly, and gets a signal after `delay` seconds; its exit status."""
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            train(SMALL, path, commit_bytes=1)
-        except KeyboardInterrupt:
-            os._exit(130)
-        os._exit(0)
-    time.sleep(delay)
-    os.kill(child, signal_number)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def _at(step, act):
+    """A progress wrapper that acts when the loop comes to `step`."""
+
+    def progress(steps, **_):
+        for current in steps:
+            if current == step:
+                act()
+            yield current
+
+    return progress
+
+
+def _kill_within(seconds):
+    """Kill this process for good, from another thread, so that it falls anywhere in the step."""
+
+    def kill():
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
 
 
 def test_kill_9_at_20_random_moments_ends_in_the_same_run(undisturbed, tmp_path):
-    moments = random.Random(0)
-    path = tmp_path / "run"
-    statuses = [_killed(path, moments.uniform(0.02, 0.25), signal.SIGKILL) for _ in range(20)]
-    assert statuses.count(-signal.SIGKILL) >= 3
+    moments, path, last = random.Random(0), tmp_path / "run", 0
+    for _ in range(20):
+        last = Run.open(path).steps[-1] if (path / "run.h5").exists() else 0
+        step, seconds = last + moments.randint(1, 12), moments.uniform(0, 0.02)
+        child = os.fork()
+        if child == 0:
+            train(SMALL, path, commit_bytes=1, progress=_at(step, partial(_kill_within, seconds)))
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status in (-signal.SIGKILL, 0)
+    assert 0 < last < SMALL.steps  # the kills fell inside the run, not before or after it
     assert train(SMALL, path).hash == undisturbed.hash
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_polite_signal_commits_and_stops(undisturbed, tmp_path, number):
     path = tmp_path / "run"
-    status = 0
-    for delay in (0.1, 0.15, 0.2, 0.3):  # until one lands inside the loop
-        status = _killed(path, delay, number)
-        if status == 130:
-            break
-    assert status == 130
-    assert not Run.open(path).finished
+    with pytest.raises(KeyboardInterrupt):
+        train(SMALL, path, progress=_at(57, partial(os.kill, os.getpid(), number)))
+    run = Run.open(path)
+    assert not run.finished
+    assert run.steps[-1] == 50  # committed: the snapshot before step 57
     assert train(SMALL, path).hash == undisturbed.hash
 
 
