@@ -114,8 +114,9 @@ def commutator_along(
 ) -> CommutatorCurve:
     """Exact and published commutators of `pairs` minibatch pairs at each snapshot (16 by default).
 
-    Batches have the run's size (512 or all samples if it has none) and come from the run's stream
-    'probes' at the snapshot's step, so that a snapshot's numbers do not depend on the others visited.
+    Batches have the run's size (512 or half of the samples for a full-batch run, whose own steps commute)
+    and come from the run's stream 'probes' at the snapshot's step, so that a snapshot's numbers do not
+    depend on the others visited.
     The split into gradient and curvature noise is taken for the first `split_pairs` pairs, since each
     needs a product with the full Hessian. `rank` is that of the trajectory subspaces, `singular` the
     number of singular pairs per weight matrix. The 'gradient' subspace is that of the full gradient at
@@ -202,9 +203,10 @@ def _objectives(run: Run, given: Objective | None) -> Objectives:
 
 
 def _batch_size(run: Run, asked: int | None, total: int) -> int:
-    """The asked size, the run's, or 512; at most all samples."""
-    if asked is not None and asked < 1:
-        raise ValueError(f"batch_size={asked} must be at least 1")
+    """The asked size, the run's, or 512; at most half of the samples for a full-batch run."""
+    if asked is not None:
+        if not 1 <= asked <= total:
+            raise ValueError(f"batch_size={asked} must be from 1 to the {total} training samples")
+        return asked
     own = run.config.batch_size if run.config is not None else 512
-    size = asked if asked is not None else 512 if own == "full" else own
-    return min(int(size), total)
+    return min(512, max(total // 2, 1)) if own == "full" else min(own, total)
