@@ -29,6 +29,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runs.cluster import connected
 from .encoding import decode, encode, plain
 from .rows import Arrays, Measure, Progress, identity, kept, measured, stacked
 
@@ -51,7 +52,7 @@ class ResultLike(Protocol):
 R = TypeVar("R", bound=ResultLike)
 
 
-class StaleResult(ValueError):  # noqa: N818  (it is a state of the result)
+class StaleResult(ValueError):
     """A saved result no longer answers for its run; `command` renews it."""
 
     def __init__(self, path: Path, reason: str, command: str) -> None:
@@ -131,9 +132,9 @@ def walk(
     `measure` returns one row: numbers, texts or arrays by name, of the same shapes at every snapshot.
     `previous` is the row before (None for the first), for warm starts; entries whose name begins with an
     underscore are handed on to the next snapshot but neither stacked nor returned, so that large vectors
-    can be passed along. In `jobs` > 1 processes each snapshot is measured on its own and `previous` is
-    always None. What is done is kept in `<kind>.partial.h5`, also when interrupted, and the same call
-    goes on from there if run, snapshots, options and revision are the same.
+    can be passed along. In `jobs` > 1 processes, or `on_cluster`, each snapshot is measured on its own and
+    `previous` is always None. What is done is kept in `<kind>.partial.h5`, also when interrupted, and the
+    same call goes on from there if run, snapshots, options and revision are the same.
 
     Raises:
         ValueError: rows differ in names or shapes, `indices` is empty, or `jobs` < 1.
@@ -143,7 +144,8 @@ def walk(
         raise ValueError(f"indices={indices}, jobs={jobs}: at least one snapshot and one job are needed")
     target = result_path(kind, run, name=name, directory=directory)
     partial = target.with_name(target.name.removesuffix(".h5") + ".partial.h5")
-    header = fingerprint(run, kind=kind, revision=revision, options=dict(options) | {"chained": jobs == 1})
+    chained = jobs == 1 and not connected()
+    header = fingerprint(run, kind=kind, revision=revision, options=dict(options) | {"chained": chained})
     hashes = snapshot_hashes(run, indices)
     rows = _restored(partial, header, hashes)
     last, pause = time.monotonic(), _PAUSE

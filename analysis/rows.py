@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runs.cluster import connected, ordered
+
 if TYPE_CHECKING:
     from ..runs.store import Run
 
@@ -27,7 +29,10 @@ def identity(iterable: Iterable[Any], *, description: str = "", total: int | Non
 def measured(
     run: Run, indices: Sequence[int], measure: Measure, *, before: Arrays | None, jobs: int
 ) -> Iterator[Arrays]:
-    """One row per snapshot in order; in `jobs` > 1 processes, no row knows the one before it."""
+    """One row per snapshot in order; in `jobs` > 1 processes, or on a cluster, none knows the one before."""
+    if connected():  # workers read the snapshots themselves
+        yield from ordered(_there, ((measure, run, i) for i in indices))
+        return
     if jobs > 1:
         from joblib import Parallel, delayed
 
@@ -68,6 +73,10 @@ def _alone(measure: Measure, index: int, theta: NDArray[Any]) -> Arrays:
 
     torch.set_num_threads(1)
     return kept(_arrays(measure(index, theta, None)))
+
+
+def _there(measure: Measure, run: Run, index: int) -> Arrays:
+    return _alone(measure, index, run.theta(index))
 
 
 def _arrays(row: Row) -> Arrays:

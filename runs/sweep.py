@@ -1,4 +1,4 @@
-"""Many runs: a grid or a list of configurations, one folder each, on the cores of this machine."""
+"""Many runs: a grid or a list of configurations, one folder each, on this machine or a cluster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from .cluster import connected, unordered
 from .config import RunConfig, from_mapping
 from .milestones import milestones
 
@@ -82,7 +83,7 @@ def sweep(
     trust: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Outcome, ...]:
-    """Train every run in `directory`/name, `jobs` at a time with one thread each.
+    """Train every run in `directory`/name, `jobs` at a time with one thread each, or `on_cluster`.
 
     Finished runs are skipped and unfinished ones resumed, so the same call continues a broken sweep. A
     run that fails is reported and stops no other. Outcomes come in the order of `runs`.
@@ -92,8 +93,12 @@ def sweep(
     if jobs < 1:
         raise ValueError(f"jobs={jobs} must be at least 1; give the number of runs at a time")
     Path(directory).mkdir(parents=True, exist_ok=True)
-    work = (delayed(_outcome)(entry, Path(directory) / entry.name, trust) for entry in runs)
-    results = Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")(work)
+    calls = [(entry, Path(directory).absolute() / entry.name, trust) for entry in runs]
+    if connected():
+        results = unordered(_outcome, calls)
+    else:
+        work = (delayed(_outcome)(*call) for call in calls)
+        results = Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")(work)
     shown = progress(results, description="runs", total=len(runs)) if progress else results
     found = {outcome.name: outcome for outcome in shown}
     return tuple(found[entry.name] for entry in runs)

@@ -114,9 +114,9 @@ def _dispatch(words: list[str]) -> int:
         name, words = words[0], words[1:]
         if name not in table:
             raise ValueError(_unknown(name, table, prog))
-        prog = f"{prog} {name}"
+        asked, prog = prog, f"{prog} {name}"
         if name != "analyze":
-            return _run(name, words, prog)
+            return _analyze(name, words, prog) if asked.endswith("analyze") else _run(name, words, prog)
         table = available(ANALYSES)
 
 
@@ -129,15 +129,30 @@ def _run(name: str, words: list[str], prog: str) -> int:
     return function(*args, **kwargs)
 
 
+def _analyze(name: str, words: list[str], prog: str) -> int:
+    """One analysis of one run here, or of several runs or on a cluster."""
+    several = len(words) > 1 and not words[1].startswith("-")
+    if not several and not any(word.partition("=")[0] == "--scheduler" for word in words):
+        return _run(name, words, prog)
+    from .many import analyze
+
+    return analyze(name, words, lambda one: _run(name, one, prog))
+
+
 def _file(name: str) -> Path:
     return _HERE / f"{_MODULES.get(name, name)}.py"
 
 
 def _help(table: dict[str, str], prog: str) -> str:
     width = max(map(len, table), default=0)
-    lines = [f"usage: {prog} {'ANALYSIS RUN' if prog.endswith('analyze') else 'COMMAND'} [OPTIONS]", ""]
+    many = "ANALYSIS RUN..." if prog.endswith("analyze") else "COMMAND"
+    lines = [f"usage: {prog} {many} [OPTIONS]", ""]
     lines += [f"  {name.ljust(width)}  {text}" for name, text in table.items()]
-    return "\n".join([*lines, "", f"`{prog} NAME --help` lists the options of one."])
+    lines += ["", f"`{prog} NAME --help` lists the options of one."]
+    if prog.endswith("analyze"):
+        lines.append("Several RUNs come one after the other; with --scheduler tcp://HOST:PORT the workers of")
+        lines.append("that Dask scheduler share them, or the snapshots of a single one.")
+    return "\n".join(lines)
 
 
 def _unknown(name: str, table: dict[str, str], prog: str) -> str:

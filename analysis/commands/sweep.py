@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from ...runs.cluster import on_cluster
 from ...runs.sweep import read_spec, sweep
 from .bar import progress
 from .output import print_json, print_table
@@ -19,6 +21,7 @@ def command(
     *,
     out: Path,
     jobs: int = 1,
+    scheduler: str | None = None,
     only: str = "*",
     list_runs: bool = False,
     trust_run: bool = False,
@@ -31,6 +34,7 @@ def command(
         spec: TOML file with [base], [grid], [[runs]] and seeds.
         out: folder that receives a folder for each run.
         jobs: runs at a time, each with one thread.
+        scheduler: address of a Dask scheduler (tcp://...) whose workers do the work instead.
         only: shell-style pattern of run names; others are left out.
         list_runs: print the names and train nothing.
         trust_run: import `module:function` tasks and models that the specification names.
@@ -43,7 +47,8 @@ def command(
     if list_runs:
         print("\n".join(entry.name for entry in chosen))
         return 0
-    outcomes = sweep(chosen, out, jobs=jobs, trust=trust_run, progress=progress(quiet=quiet))
+    with on_cluster(scheduler) if scheduler else nullcontext():
+        outcomes = sweep(chosen, out, jobs=jobs, trust=trust_run, progress=progress(quiet=quiet))
     counts = {status: sum(o.status == status for o in outcomes) for status in ("done", "skipped", "failed")}
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     if json:
