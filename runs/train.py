@@ -88,12 +88,10 @@ def _loop(trainer: Trainer, writer: RunWriter, stop: threading.Event, progress: 
             break
         try:
             trainer.update()
-            trainer.record(writer)
+            _record(trainer, writer)
         except Diverged as error:
             writer.finish(f"diverged: {error}")
             raise
-        if trainer.keep_due():
-            writer.keep_state(trainer.step, trainer.state())
         if stop.is_set() or writer.due():
             writer.commit(trainer.state(), step=trainer.step)
         if stop.is_set():
@@ -127,10 +125,14 @@ def _created(path: Path, trainer: Trainer, branch: Branch | None, commit_bytes: 
         for step, value in zip(series.step, series.value, strict=True):
             if branch is not None and step < branch.step:
                 writer.log(int(step), {name: value.item()})
+    _record(trainer, writer)
+    return writer
+
+
+def _record(trainer: Trainer, writer: RunWriter) -> None:
     trainer.record(writer)
     if trainer.keep_due():
         writer.keep_state(trainer.step, trainer.state())
-    return writer
 
 
 def _resumed(path: Path, trainer: Trainer, allow_drift: bool, commit_bytes: int) -> RunWriter:
@@ -146,10 +148,11 @@ def _resumed(path: Path, trainer: Trainer, allow_drift: bool, commit_bytes: int)
         here["parent"] = stored["parent"]
     writer = RunWriter.resume(path, trainer.config, trainer.table, provenance=here, commit_bytes=commit_bytes)
     state = writer.resume_state()
-    if state is None:
-        raise ValueError(f"run={str(path)!r} has no state to continue from; train into another folder")
-    trainer.load(state, _evaluations(writer.metrics, writer.resume_step))
-    trainer.consider(writer)
+    if state is None:  # interrupted before its first state was saved: the store starts it anew
+        _record(trainer, writer)
+    else:
+        trainer.load(state, _evaluations(writer.metrics, writer.resume_step))
+        trainer.consider(writer)
     return writer
 
 
