@@ -33,9 +33,20 @@ COLORS = {
     "gradient": "#E69F00",
     "delay": "#56B4E9",
     "null": "#7F7F7F",
-    "memorized": "#56B4E9",
-    "generalized": "#E69F00",
+    "memorized": "#595959",
+    "generalized": "#000000",
 }
+# Tol's muted scheme (2021) for parameter groups: none of them is a color of COLORS.
+GROUP_COLORS = {
+    "embedding": "#332288",
+    "attention": "#CC6677",
+    "feedforward": "#44AA99",
+    "norm": "#999933",
+    "head": "#882255",
+}
+_MORE_COLORS = ("#88CCEE", "#DDCC77", "#117733", "#AA4499")
+# No hue: what is measured has all of them. Dash and marker tell the two apart in gray and in print.
+MILESTONE_MARKS: dict[str, tuple[str, str]] = {"memorized": (":", "none"), "generalized": ("--", "full")}
 WIDTHS: dict[Width, float] = {"single": 3.4, "double": 7.0}  # inches, a journal's one and two columns
 _width: ContextVar[Width] = ContextVar("width", default="single")
 
@@ -125,25 +136,35 @@ def short(step: float) -> str:
     return f"{step:g}"
 
 
+def group_color(name: str, number: int) -> str:
+    """The color of a parameter group; `number` decides for names that are not of our models."""
+    return GROUP_COLORS.get(name, _MORE_COLORS[number % len(_MORE_COLORS)])
+
+
 def mark_milestones(axes: Axes, milestones: Milestones | None, *, labels: bool = True) -> None:
     """Memorization and generalization as bands from last-below to first-above, a line at the step.
 
-    Their names stand above the axes at two heights, toward the middle, so that they neither meet nor
-    leave the figure. Call it after the limits are set.
+    Open and full triangles stand for them on every figure. Their names stand above the axes at two
+    heights, toward the middle, so that they neither meet nor leave the figure. Call it after the limits
+    are set.
     """
-    for name, height in (("memorized", 1.02), ("generalized", 1.11)):
+    place = blended_transform_factory(axes.transData, axes.transAxes)
+    for (name, (dash, fill)), height in zip(MILESTONE_MARKS.items(), (4, 12), strict=True):
         crossing = getattr(milestones, name, None)
         if crossing is None:
             continue
         color = COLORS[name]
-        axes.axvspan(crossing.below or 0, crossing.step, color=color, alpha=0.25, linewidth=0, zorder=0)
-        axes.axvline(crossing.step, color=color, linewidth=0.8, linestyle="--", zorder=0)
+        axes.axvspan(crossing.below or 0, crossing.step, color=color, alpha=0.12, linewidth=0, zorder=0)
+        axes.axvline(crossing.step, color=color, linewidth=0.8, linestyle=dash, zorder=0)
+        (mark,) = axes.plot([crossing.step], [1.0], "v", color=color, markersize=3.5, transform=place)
+        mark.set(fillstyle=fill, clip_on=False, zorder=4, markeredgewidth=0.7)
         if labels:
-            place = blended_transform_factory(axes.transData, axes.transAxes)
             across = (axes.transData + axes.transAxes.inverted()).transform((crossing.step, 1.0))[0]
             side: Literal["left", "right"] = "right" if across > 0.5 else "left"
-            text = axes.text(crossing.step, height, name, transform=place, ha=side, va="bottom")
-            text.set(fontsize=6.5, color=color)
+            text = axes.annotate(
+                name, (crossing.step, 1.0), xycoords=place, xytext=(0, height), textcoords="offset points"
+            )
+            text.set(fontsize=6.5, color=color, ha=side, va="bottom")
 
 
 def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:

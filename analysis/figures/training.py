@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...runs.milestones import Milestones, milestones
-from .style import COLORS, log_values, mark_milestones, panels, row_or_column, step_axis
+from .style import COLORS, group_color, log_values, mark_milestones, panels, row_or_column, step_axis
 
 if TYPE_CHECKING:
     from ...runs.store import Run
@@ -45,13 +45,16 @@ def plot_accuracy(run: Run, axes: Axes, *, milestones: Milestones | None = None)
 
 
 def plot_loss(run: Run, axes: Axes, *, milestones: Milestones | None = None) -> None:
-    """Mean loss on both splits against the step, both axes logarithmic."""
+    """Mean loss on both splits against the step, both axes logarithmic; zeros are counted in the label."""
+    hidden = 0
     for split, line in _LINES:
         series = run.metrics[f"{split}_loss"]
-        axes.plot(series.step, np.where(series.value > 0, series.value, np.nan), line, color=COLORS[split])
+        positive = series.value > 0
+        hidden += int((~positive).sum())
+        axes.plot(series.step, np.where(positive, series.value, np.nan), line, color=COLORS[split])
     log_values(axes)
     step_axis(axes, series.step)
-    axes.set_ylabel("loss")
+    axes.set_ylabel(f"loss ({hidden} at 0)" if hidden else "loss")
     mark_milestones(axes, milestones)
 
 
@@ -59,9 +62,10 @@ def plot_squared_norm(run: Run, axes: Axes, *, milestones: Milestones | None = N
     """V = ‖θ‖² against the step, and the part of each parameter group."""
     total = run.metrics["squared_norm"]
     axes.plot(total.step, total.value, color="black", label="all parameters")
-    for name, series in run.metrics.items():
-        if name.startswith("squared_norm."):
-            axes.plot(series.step, series.value, linewidth=0.9, label=name.removeprefix("squared_norm."))
+    groups = [name for name in run.metrics if name.startswith("squared_norm.")]
+    for number, name in enumerate(groups):
+        series, group = run.metrics[name], name.removeprefix("squared_norm.")
+        axes.plot(series.step, series.value, linewidth=0.9, color=group_color(group, number), label=group)
     log_values(axes)
     step_axis(axes, total.step)
     axes.set_ylabel("squared norm ‖θ‖²")
