@@ -74,10 +74,14 @@ def panels(
         return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def is_wide() -> bool:
+    """Whether figures now have the width of two columns."""
+    return _width.get() == "double"
+
+
 def row_or_column(count: int, *, height: float = 2.0) -> tuple[Figure, NDArray[Any]]:
     """A figure with axes (count,): below each other in one column's width, side by side in two."""
-    wide = _width.get() == "double"
-    figure, axes = panels(*((1, count) if wide else (count, 1)), height=height)
+    figure, axes = panels(*((1, count) if is_wide() else (count, 1)), height=height)
     return figure, axes.ravel()
 
 
@@ -117,9 +121,10 @@ def log_values(axes: Axes) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def legend_above(axes: Axes, *, columns: int = 2) -> None:
-    """The legend above the axes, where it covers nothing."""
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, borderaxespad=0.2)
+def legend_above(axes: Axes, *, columns: int = 2, **options: Any) -> None:
+    """The legend above the axes, where it covers nothing; `options` go to `Axes.legend`."""
+    options = {"borderaxespad": 0.2} | options
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, **options)
 
 
 def linear_until(steps: NDArray[np.int64]) -> float:
@@ -141,12 +146,14 @@ def group_color(name: str, number: int) -> str:
     return GROUP_COLORS.get(name, _MORE_COLORS[number % len(_MORE_COLORS)])
 
 
-def mark_milestones(axes: Axes, milestones: Milestones | None, *, labels: bool = True) -> None:
+def mark_milestones(
+    axes: Axes, milestones: Milestones | None, *, labels: bool = True, rise: float = 0.0
+) -> None:
     """Memorization and generalization as bands from last-below to first-above, a line at the step.
 
     Open and full triangles stand for them on every figure. Their names stand above the axes at two
-    heights, toward the middle, so that they neither meet nor leave the figure. Call it after the limits
-    are set.
+    heights, toward the middle, so that they neither meet nor leave the figure; `rise` points higher where
+    a legend is above the axes. Call it after the limits are set.
     """
     place = blended_transform_factory(axes.transData, axes.transAxes)
     for (name, (dash, fill)), height in zip(MILESTONE_MARKS.items(), (4, 12), strict=True):
@@ -162,7 +169,11 @@ def mark_milestones(axes: Axes, milestones: Milestones | None, *, labels: bool =
             across = (axes.transData + axes.transAxes.inverted()).transform((crossing.step, 1.0))[0]
             side: Literal["left", "right"] = "right" if across > 0.5 else "left"
             text = axes.annotate(
-                name, (crossing.step, 1.0), xycoords=place, xytext=(0, height), textcoords="offset points"
+                name,
+                (crossing.step, 1.0),
+                xycoords=place,
+                xytext=(0, height + rise),
+                textcoords="offset points",
             )
             text.set(fontsize=6.5, color=color, ha=side, va="bottom")
 

@@ -1,0 +1,90 @@
+"""The synoptic figure: all that was measured of a run over one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, SymmetricalLogLocator
+
+from ...runs.milestones import Milestones, milestones
+from ..synopsis import Line, Panel, hidden, synopsis
+from .style import COLORS, is_wide, legend_above, log_values, mark_milestones, panels, step_axis
+
+if TYPE_CHECKING:
+    from ...runs.store import Run
+
+DASHES = {"solid": "-", "dashed": "--", "dotted": ":"}
+
+
+def draw(run: Run, results: Mapping[str, Any]) -> dict[str, Figure]:
+    """Figures by name: `synoptic`, or none for a run that logged and measured nothing."""
+    shown = synopsis(run, results)
+    if not shown:
+        return {}
+    figure, axes = panels(len(shown), height=0.95 if is_wide() else 1.2, sharex=True)
+    plot_synoptic(shown, axes[:, 0], milestones=milestones(run))
+    figure.align_ylabels()
+    return {"synoptic": figure}
+
+
+def plot_synoptic(
+    shown: Sequence[Panel], axes: Sequence[Axes], *, milestones: Milestones | None = None
+) -> None:
+    """One panel per axes, from top to bottom; the milestones go through all of them."""
+    every = np.unique(np.concatenate([line.steps for panel in shown for line in panel.lines]))
+    for number, (panel, place) in enumerate(zip(shown, axes, strict=True)):
+        plot_panel(panel, place)
+        step_axis(place, every)
+        mark_milestones(place, milestones, labels=number == 0, rise=0 if is_wide() else 9)
+        place.label_outer()
+    for place in axes[:-1]:
+        place.set_xlabel("")
+
+
+def plot_panel(panel: Panel, axes: Axes) -> None:
+    """The panel's lines with their bounds, those that can't be trusted with open markers, and its spans."""
+    for span in panel.spans:
+        axes.axvspan(span.low, span.high, color=COLORS[span.color], alpha=0.2, linewidth=0, label=span.label)
+    for line in panel.lines:
+        plot_line(line, axes)
+    count = hidden(panel)
+    axes.set_ylabel(panel.label + (f"\n({count} at or below 0)" if count else ""))
+    if panel.scale == "log":
+        log_values(axes)
+    if panel.scale == "symlog":
+        signed_values(axes, panel)
+    if panel.limits is not None:
+        axes.set_ylim(*panel.limits)
+    if is_wide():
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), borderaxespad=0, fontsize=6)
+    else:
+        legend_above(axes, columns=3, fontsize=5.5, columnspacing=1.0, handletextpad=0.4)
+
+
+def plot_line(line: Line, axes: Axes) -> None:
+    """One line; a value with a note gets an open marker, since the note says what is wrong with it."""
+    color = COLORS[line.color]
+    if line.low is not None and line.high is not None:
+        axes.fill_between(line.steps, line.low, line.high, color=color, alpha=0.25, linewidth=0)
+    style = {"linestyle": DASHES[line.dash], "color": color, "linewidth": 1.2 if line.main else 0.9}
+    axes.plot(line.steps, line.values, label=line.label, **style)
+    if line.marked:
+        doubtful = np.array([bool(note) for note in line.notes] or [False] * len(line.steps))
+        for chosen, face in ((~doubtful, color), (doubtful, "white")):
+            marks = {"color": color, "markersize": 2.8, "markerfacecolor": face, "markeredgewidth": 0.7}
+            axes.plot(line.steps[chosen], line.values[chosen], "o", **marks)
+
+
+def signed_values(axes: Axes, panel: Panel) -> None:
+    """A vertical axis that is linear around zero and logarithmic beyond, so negative values are shown."""
+    sizes = np.abs(np.concatenate([line.values for line in panel.lines]))
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    threshold = 10.0 ** np.floor(np.log10(np.median(sizes) / 10)) if sizes.size else 1.0
+    axes.set_yscale("symlog", linthresh=threshold, linscale=0.5)
+    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=threshold))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.axhline(0, color="0.8", linewidth=0.6, zorder=0)
