@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,24 @@ def decode(item: Any) -> Any:
     if form == "tuple":
         return tuple(value.tolist())
     return value if is_text else value.item()
+
+
+def own_datasets(file: Any, group: str) -> Iterator[tuple[str, Any]]:
+    """(name, dataset) of a group, if all of them lie in this very file; none if there is no such group.
+
+    Raises:
+        ValueError: one leads out of the file, or its shape promises more than it holds.
+    """
+    for name in file.get(group, {}):
+        link, item = file[group].get(name, getlink=True), None
+        if isinstance(link, h5py.HardLink):
+            item = file[group][name]
+        if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external or item.chunks:
+            raise ValueError(f"{group}/{name} is no plain dataset of this file")
+        is_text = h5py.check_string_dtype(item.dtype) is not None
+        if not is_text and item.id.get_storage_size() != item.size * item.dtype.itemsize:
+            raise ValueError(f"{group}/{name} does not hold what its shape says")
+        yield name, item
 
 
 def plain(value: Any) -> Any:

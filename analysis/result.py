@@ -30,13 +30,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runs.cluster import connected
-from .encoding import decode, encode, plain
+from ..runs.seal import BLOCK, check, seal
+from .encoding import decode, encode, own_datasets, plain
 from .rows import Arrays, Measure, Progress, identity, kept, measured, stacked
 
 if TYPE_CHECKING:
     from ..runs.store import Run
 
-FORMAT, FORMAT_VERSION = "grokscope-result", 1
+FORMAT, FORMAT_VERSION, SEAL = "grokscope-result", 1, "grokscope result"
 _PAUSE = 10.0  # seconds between two savings of a walk
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
 
@@ -216,30 +217,32 @@ def write(path: Path, header: Mapping[str, Any], values: Mapping[str, Any]) -> N
     encoded = {name: encode(name, value) for name, value in values.items()}
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with h5py.File(draft, "w", libver=("v110", "v110")) as file:
+        with h5py.File(draft, "w", libver=("v110", "v110"), userblock_size=BLOCK) as file:
             file.attrs.update({"format": FORMAT, "format_version": FORMAT_VERSION})
             for name, value in header.items():
                 file.create_dataset(f"header/{name}", data=value)
             for name, (form, data, dtype) in encoded.items():
                 file.create_dataset(f"values/{name}", data=data, dtype=dtype).attrs["form"] = form
+        seal(draft, SEAL)
         _settle(draft, path)
     finally:
         draft.unlink(missing_ok=True)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and values of a file that `write` made.
+    """Header and values of a file that `write` made; HDF5 sees it only if it is as it was written.
 
     Raises:
         OSError: the file is damaged or no result, or from a newer grokscope.
     """
     try:
+        check(path, SEAL)
         with h5py.File(path, "r") as file:
             if file.attrs.get("format") != FORMAT or file.attrs["format_version"] > FORMAT_VERSION:
                 raise OSError("it is no grokscope result, or one of a newer version")
-            header = {name: plain(item[()]) for name, item in file["header"].items()}
-            values = {name: decode(item) for name, item in file.get("values", {}).items()}
-    except (OSError, KeyError, RuntimeError) as error:
+            header = {name: plain(item[()]) for name, item in own_datasets(file, "header")}
+            values = {name: decode(item) for name, item in own_datasets(file, "values")}
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
         raise OSError(
             f"{path} can't be read as a result: {error}; remove it and run its analysis again"
         ) from None
