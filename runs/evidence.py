@@ -17,6 +17,8 @@ FloatArray = NDArray[np.float64]
 Curve = tuple[FloatArray, FloatArray]
 """Steps (n,) and values (n,) of one logged quantity."""
 
+GROUPS = ("embedding", "attention", "feedforward", "head")
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -46,8 +48,10 @@ class Evidence:
     """A run at its information time: the step at which its memorization was confirmed.
 
     start_norm, norm and last_norm are V = ‖θ‖² at step 0, at memorized.step and at the information time;
-    rate is −d ln V/dt in between. train_loss, gradient_norm and update_norm are medians over the same
-    window, nan where they were not logged; shares are the parts of V by parameter group.
+    rate is −d ln V/dt in the window between the latter two. train_loss, gradient_norm and update_norm are
+    medians over the window, loss_fall the fall of ln train_loss over it. shares are the parts of V by
+    parameter group at the information time, group_rates their own −d ln/dt over the window. What was not
+    logged is nan or absent.
     """
 
     setting: Setting
@@ -57,9 +61,11 @@ class Evidence:
     last_norm: float
     rate: LocalRate
     train_loss: float = nan
+    loss_fall: float = nan
     gradient_norm: float = nan
     update_norm: float = nan
     shares: Mapping[str, float] = field(default_factory=dict)
+    group_rates: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def used_until_step(self) -> int:
@@ -71,10 +77,11 @@ class Evidence:
 
         decay = ln ηλ; lr = ln η; norm = ln V; fall = ln(V₀/V); rate = local rate / 2ηλ; samples = ln of the
         number of training samples, fraction = its log-odds; memorization = ln(ηλ T_mem); size = ln P;
-        loss, gradient and update = ln of train loss, ‖∇L‖ and ‖Δθ‖/(η√P); embedding = share of V.
+        loss, gradient and update = ln of train loss, ‖∇L‖ and ‖Δθ‖/(η√P); loss_fall as it is; per group
+        (GROUPS) share_ = ln of its share of V and rate_ = its rate / 2ηλ.
         """
         s, fraction = self.setting, self.setting.train_total / self.setting.total
-        return {
+        known = {
             "decay": log(s.lr * s.weight_decay),
             "lr": log(s.lr),
             "norm": log(self.norm),
@@ -85,10 +92,13 @@ class Evidence:
             "memorization": log(s.lr * s.weight_decay * max(self.memorized.step, 1)),
             "size": log(s.parameters),
             "loss": _log(self.train_loss),
+            "loss_fall": self.loss_fall,
             "gradient": _log(self.gradient_norm),
             "update": _log(self.update_norm / (s.lr * sqrt(s.parameters))),
-            "embedding": self.shares.get("embedding", nan),
         }
+        shares = {f"share_{group}": _log(self.shares.get(group, nan)) for group in GROUPS}
+        rates = {f"rate_{group}": self.group_rates.get(group, nan) / s.decay for group in GROUPS}
+        return known | shares | rates
 
 
 def evidence(setting: Setting, memorized: Crossing, curves: Mapping[str, Curve]) -> Evidence:
@@ -112,14 +122,25 @@ def evidence(setting: Setting, memorized: Crossing, curves: Mapping[str, Curve])
         name: _median(known.get(name), memorized.step)
         for name in ("train_loss", "gradient_norm", "update_norm")
     }
+    last = _at(known["squared_norm"], memorized.confirmed)
+    named = {
+        name.split(".", 1)[1]: curve for name, curve in known.items() if name.startswith("squared_norm.")
+    }
+    groups = {group: curve for group, curve in named.items() if len(curve[1])}
     return Evidence(
         setting=setting,
         memorized=memorized,
         start_norm=float(norms[0]),
         norm=_at(known["squared_norm"], memorized.step),
-        last_norm=float(norms[-1]),
+        last_norm=last,
         rate=local_rate(steps[window], norms[window]),
-        shares=_shares(known, memorized.confirmed),
+        loss_fall=_fall(known.get("train_loss"), memorized),
+        shares={group: _at(curve, memorized.confirmed) / last for group, curve in groups.items()},
+        group_rates={
+            group: _fall(curve, memorized) / (memorized.confirmed - memorized.step)
+            for group, curve in groups.items()
+            if memorized.confirmed > memorized.step
+        },
         **middle,
     )
 
@@ -140,12 +161,11 @@ def _median(curve: Curve | None, since: int) -> float:
     return float(np.median(values)) if len(values) else nan
 
 
-def _shares(known: Mapping[str, Curve], step: int) -> dict[str, float]:
-    total = _at(known["squared_norm"], step)
-    parts = {
-        name.split(".", 1)[1]: curve for name, curve in known.items() if name.startswith("squared_norm.")
-    }
-    return {group: float(curve[1][-1]) / total for group, curve in parts.items() if len(curve[1])}
+def _fall(curve: Curve | None, memorized: Crossing) -> float:
+    """The fall of ln value from memorization to its confirmation; nan where nothing is known."""
+    if curve is None or not len(curve[1]) or not (curve[1] > 0).all():
+        return nan
+    return log(_at(curve, memorized.step) / _at(curve, memorized.confirmed))
 
 
 def _log(value: float) -> float:
