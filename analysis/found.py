@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .result import StaleResult, load, names, result_path
+from .result import StaleResult, load, names, read, result_path
 
 if TYPE_CHECKING:
     from ..runs.store import Run
@@ -52,6 +53,26 @@ def result_class(kind: str) -> Any:
     """The class of an analysis' results: the one in its file that has its KIND."""
     module = import_module(f".{kind}", __package__)
     return next(item for item in vars(module).values() if getattr(item, "KIND", None) == kind)
+
+
+def inputs(run: Run, found: Found) -> dict[str, Any]:
+    """What a picture of a run was made from: digests of the run and of each result, with its options."""
+    path = Path(run.path)
+    results = []
+    for (kind, name), file in found.paths.items():
+        header = read(file)[0]
+        row = {"kind": kind, "name": name, "file": file.name, "sha256": digest(file)}
+        row |= {"options": json.loads(header["options"]), "versions": json.loads(header["versions"])}
+        results.append(row | {"revision": header["revision"]})
+    return {
+        "run": str(path),
+        "hash": run.hash,
+        "sha256": digest(path if path.is_file() else path / "run.h5"),
+        "snapshots": len(run.steps),
+        "finished": run.finished,
+        "results": results,
+        "left_out": list(found.stale),
+    }
 
 
 def digest(path: Path) -> str:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json as text
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from ...runs.milestones import milestones
 from ...runs.store import Run
+from ..figures import overlay
 from ..figures.style import Width, paper, save_figure
-from ..result import StaleResult, load, names
-from .output import print_json
+from ..found import Found, digest, found, inputs
+from ..synopsis import Align, names_of, synopsis
+from .output import jsonable, print_json
 
-_NOUNS = ("trajectory", "commutator", "spectrum", "llc", "delay", "progress", "weights")
-_FIGURES = Path(__file__).parents[1] / "figures"
+_PACKAGE = __package__.rpartition(".")[0]
 
 
 def command(
@@ -25,30 +29,68 @@ def command(
     *,
     out: Path,
     width: Width = "single",
+    align: Align = "step",
     results: Path | None = None,
     json: bool = False,
 ) -> int:
     """Draw training curves and every saved result of the runs, as PNG and PDF.
 
-    A stale result is named and left out; exit code 1 then.
+    figures.json beside them has the digest of every input and this command. A stale result is named and
+    left out; exit code 1 then.
 
     Args:
-        runs: folders of the runs; with several, each gets a folder of its own below OUT.
+        runs: folders of the runs; with several, each gets a folder of its own below OUT, and figures
+            compare_*.png put all of them over one axis.
         out: folder of the figures, made if missing.
         width: of one or two columns of a journal.
+        align: time axis of the comparison: steps, steps since memorization or generalization, or both
+            milestones at 0 and 1.
         results: folder of the results, if not the run's.
         json: print one JSON object.
     """
     if not runs:
         raise ValueError("runs is empty; give the folder of at least one run")
+    if align != "step" and len(runs) == 1:
+        raise ValueError(f"align={align!r} compares runs; give at least two")
+    opened = dict(zip(names_of(runs), map(Run.open, runs), strict=True))
+    everything = {name: found(run, directory=results) for name, run in opened.items()}
     drawn: list[Path] = []
-    stale: list[str] = []
-    for path in runs:
-        run = Run.open(path)
-        home = out if len(runs) == 1 else out / path.resolve().name
-        with paper(width):
-            for stem, figure in _figures(run, results, stale):
+    with paper(width):
+        for name, run in opened.items():
+            home = out if len(runs) == 1 else out / name
+            for stem, figure in figures_of(run, everything[name]):
                 drawn += save_figure(figure, home / stem)
+        if len(runs) > 1:
+            compared = {
+                name: overlay.Compared(synopsis(run, everything[name].by_kind), milestones(run))
+                for name, run in opened.items()
+            }
+            for stem, figure in overlay.draw(compared, align=align).items():
+                drawn += save_figure(figure, out / stem)
+    words = ["grokscope", "figures", *map(str, runs), "--out", str(out), "--width", width, "--align", align]
+    record = {
+        "command": words + ([] if results is None else ["--results", str(results)]),
+        "inputs": [inputs(run, everything[name]) for name, run in opened.items()],
+        "figures": {str(path.relative_to(out)): digest(path) for path in drawn},
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "figures.json").write_text(text.dumps(jsonable(record), indent=1, ensure_ascii=False) + "\n")
+    return _report(drawn, [message for one in everything.values() for message in one.stale], json)
+
+
+def figures_of(run: Run, results: Found) -> Iterator[tuple[str, Any]]:
+    """(file name without ending, figure) for all there is to draw of a run."""
+    yield from import_module("..figures.training", __package__).draw(run).items()
+    yield from import_module("..figures.synoptic", __package__).draw(run, results.by_kind).items()
+    for (noun, name), result in results.results.items():
+        if find_spec(f"{_PACKAGE}.figures.{noun}") is None:
+            continue
+        draw = import_module(f"..figures.{noun}", __package__).draw
+        suffix = "" if name is None else f"-{name}"
+        yield from ((f"{stem}{suffix}", figure) for stem, figure in draw(run, result).items())
+
+
+def _report(drawn: Sequence[Path], stale: Sequence[str], json: bool) -> int:
     for message in stale:
         print(f"grokscope: {message}", file=sys.stderr)
     if json:
@@ -56,26 +98,3 @@ def command(
     else:
         print("\n".join(map(str, drawn)))
     return 1 if stale else 0
-
-
-def _figures(run: Run, directory: Path | None, stale: list[str]) -> Iterator[tuple[str, Any]]:
-    """(file name without ending, figure) for all there is to draw; what is stale goes to the list."""
-    yield from import_module("..figures.training", __package__).draw(run).items()
-    for noun in _NOUNS:
-        if not (_FIGURES / f"{noun}.py").exists():
-            continue
-        for name in names(noun, run, directory=directory):
-            try:
-                result = load(_result_class(noun), run, name=name, directory=directory)
-            except (StaleResult, OSError) as error:
-                stale.append(str(error))
-                continue
-            draw = import_module(f"..figures.{noun}", __package__).draw
-            suffix = "" if name is None else f"-{name}"
-            yield from ((f"{stem}{suffix}", figure) for stem, figure in draw(run, result).items())
-
-
-def _result_class(noun: str) -> Any:
-    """The class of results of an analysis: the one in its file that has its KIND."""
-    module = import_module(f"..{noun}", __package__)
-    return next(item for item in vars(module).values() if getattr(item, "KIND", None) == noun)

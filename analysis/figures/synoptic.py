@@ -26,7 +26,7 @@ def draw(run: Run, results: Mapping[str, Any]) -> dict[str, Figure]:
     if not shown:
         return {}
     figure, axes = panels(len(shown), height=0.95 if is_wide() else 1.2, sharex=True)
-    plot_synoptic(shown, axes[:, 0], milestones=milestones(run))
+    plot_synoptic(shown, list(axes[:, 0]), milestones=milestones(run))
     figure.align_ylabels()
     return {"synoptic": figure}
 
@@ -70,13 +70,13 @@ def plot_line(line: Line, axes: Axes) -> None:
     color = COLORS[line.color]
     if line.low is not None and line.high is not None:
         axes.fill_between(line.steps, line.low, line.high, color=color, alpha=0.25, linewidth=0)
-    style = {"linestyle": DASHES[line.dash], "color": color, "linewidth": 1.2 if line.main else 0.9}
-    axes.plot(line.steps, line.values, label=line.label, **style)
+    (drawn,) = axes.plot(line.steps, line.values, DASHES[line.dash], color=color, label=line.label)
+    drawn.set_linewidth(1.2 if line.main else 0.9)
     if line.marked:
         doubtful = np.array([bool(note) for note in line.notes] or [False] * len(line.steps))
         for chosen, face in ((~doubtful, color), (doubtful, "white")):
-            marks = {"color": color, "markersize": 2.8, "markerfacecolor": face, "markeredgewidth": 0.7}
-            axes.plot(line.steps[chosen], line.values[chosen], "o", **marks)
+            (marks,) = axes.plot(line.steps[chosen], line.values[chosen], "o", color=color, markersize=2.8)
+            marks.set(markerfacecolor=face, markeredgewidth=0.7)
 
 
 def signed_values(axes: Axes, panel: Panel) -> None:
