@@ -62,11 +62,31 @@ def test_no_cancellation_far_from_the_origin():
     np.testing.assert_allclose(far.variances, near.variances, rtol=1e-10)
 
 
-def test_float32_snapshots_are_accumulated_in_float64():
+def test_float32_snapshots_are_multiplied_in_float64():
     x = a_trajectory(size=3000).astype(np.float32)
-    np.testing.assert_allclose(
-        principal_subspace(x, 4).variances, principal_subspace(x.astype(np.float64), 4).variances, rtol=1e-14
-    )
+    found, exact = principal_subspace(x, 4), principal_subspace(x.astype(np.float64), 4)
+    np.testing.assert_allclose(found.variances, exact.variances, rtol=1e-14)
+
+
+@pytest.mark.parametrize("size", [300, 30_000])
+@pytest.mark.parametrize("smooth", [False, True])
+def test_many_float32_snapshots_are_nearly_as_good(size, smooth, monkeypatch):
+    monkeypatch.setattr(subspace, "_MANY", 1)
+    x = a_trajectory(size=size)
+    x = (x.cumsum(axis=0) if smooth else x).astype(np.float32)
+    found, exact = principal_subspace(x, 4), principal_subspace(x.astype(np.float64), 4)
+    # float32 rounds to 6e-8; errors of the products are independent and shrink in the sums.
+    np.testing.assert_allclose(found.variances, exact.variances, rtol=0, atol=3e-8 * exact.total_variance)
+    assert principal_angles(found.basis, exact.basis).max() < 1e-5
+
+
+def test_small_steps_far_from_the_start_keep_their_length():
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((6, 1000))
+    x[1:] = x[1] + 100 + 1e-3 * rng.standard_normal((5, 1000)).cumsum(axis=0)
+    x = x.astype(np.float32)
+    exact = np.square(np.diff(x.astype(np.float64), axis=0)).sum(axis=1)
+    np.testing.assert_allclose(grams(blocks(x), [None])[0].step_squares[1:], exact[1:], rtol=1e-4)
 
 
 def test_coordinates_restrict_the_analysis_and_pad_the_basis():
@@ -108,9 +128,11 @@ def test_too_many_components_is_a_clear_error():
 
 def test_snapshots_that_are_not_finite_are_named():
     x = a_trajectory()
-    x[7, 3] = np.nan
-    with pytest.raises(ValueError, match="snapshot 7"):
-        principal_subspace(x, 2)
+    for row in (0, 7, 19):
+        y = x.copy()
+        y[row, 3] = np.nan
+        with pytest.raises(ValueError, match=f"snapshot {row} "):
+            principal_subspace(y, 2)
 
 
 @pytest.mark.parametrize("weights", [np.ones(3), -np.ones(20), np.zeros(20), np.full(20, np.nan)])
