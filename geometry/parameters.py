@@ -76,8 +76,10 @@ class ParameterTable:
             raise ValueError(
                 f"theta has shape {tuple(theta.shape)}; this model's parameters need ({self.size},)"
             )
-        spans = zip(self.names, self.starts, self.sizes, self.shapes, strict=True)
-        named = {name: theta[start : start + size].reshape(shape) for name, start, size, shape in spans}
+        # The gradient of one split is one concatenation; that of a slice is padded to P, for every tensor.
+        split = theta.split(list(self.sizes)) if hasattr(theta, "split") else np.split(theta, self.starts[1:])
+        parts = zip(self.names, split, self.shapes, strict=False)
+        named = {name: part.reshape(shape) for name, part, shape in parts}
         return named | {alias: named[name] for alias, name in self.aliases.items()}
 
     def groups(self) -> dict[str, tuple[str, ...]]:
