@@ -119,7 +119,7 @@ def _norm(run: Run, delay: DelayCurve | None) -> Panel | None:
         lines.append(Line("decay alone", "null", delay.norm_steps[shown], delay.law[shown], "dashed"))
         if delay.memorized is not None and np.isfinite(delay.interval).all():
             low, high = delay.memorized + delay.interval
-            label = f"{100 * delay.coverage:.0f} % interval for generalization, {delay.verdict}"
+            label = f"predicted, {100 * delay.coverage:.0f} % ({delay.verdict})"
             spans = (Span(label, "delay", float(low), float(high)),)
     return Panel("squared_norm", "squared norm", "log", tuple(lines), spans=spans)
 

@@ -54,7 +54,7 @@ def plot_panel(panel: Panel, axes: Axes) -> None:
     count = hidden(panel)
     axes.set_ylabel(panel.label + (f"\n({count} at or below 0)" if count else ""))
     if panel.scale == "log":
-        log_values(axes)
+        log_values(axes, decades=1.5)
     if panel.scale == "symlog":
         signed_values(axes, panel)
     if panel.limits is not None:

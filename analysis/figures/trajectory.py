@@ -12,8 +12,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ...runs.milestones import Milestones, milestones
 from ..trajectory import TrajectoryCurve
+from .labels import free_sides
 from .style import (
     COLORS,
+    MILESTONE_MARKS,
     legend_above,
     linear_until,
     log_values,
@@ -126,15 +128,23 @@ def _short_name(name: str) -> str:
 
 
 def _mark_snapshots(result: TrajectoryCurve, axes: Axes, milestones: Milestones | None) -> None:
-    """Names at the start, the end and the snapshots nearest to the milestones."""
+    """Names at the start, the end and the snapshots nearest to the milestones, off the line."""
     marked = {"start": int(result.steps[0]), "end": int(result.steps[-1])}
     for name in ("memorized", "generalized"):
         crossing = getattr(milestones, name, None)
         if crossing is not None and result.steps[0] <= crossing.step <= result.steps[-1]:
             marked[name] = crossing.step
-    for name, step in marked.items():
-        x, y = result.scores[int(np.argmin(abs(result.steps - step))), :2]
+    at = {name: int(np.argmin(abs(result.steps - step))) for name, step in marked.items()}
+    axes.margins(0.12)
+    for (name, i), (across, up) in zip(at.items(), free_sides(result.scores[:, :2], at, axes), strict=True):
+        x, y = result.scores[i, :2]
+        fill = "black" if MILESTONE_MARKS.get(name, ("", ""))[1] == "full" else "none"
         axes.plot(
             x, y, "o", markersize=6, markerfacecolor="none", markeredgecolor="black", markeredgewidth=0.7
         )
-        axes.annotate(name, (x, y), xytext=(5, 5), textcoords="offset points", fontsize=6.5)
+        if name in MILESTONE_MARKS:
+            axes.plot(x, y, "v", markersize=3, color="black", markerfacecolor=fill, markeredgewidth=0.6)
+        text = axes.annotate(name, (x, y), xytext=(6 * across, 6 * up), textcoords="offset points")
+        text.set_fontsize(6.5)
+        text.set_ha("left" if across > 0 else "right" if across < 0 else "center")
+        text.set_va("bottom" if up > 0 else "top" if up < 0 else "center")
