@@ -121,7 +121,7 @@ def _norm(run: Run, delay: DelayCurve | None) -> Panel | None:
             low, high = delay.memorized + delay.interval
             label = f"predicted, {100 * delay.coverage:.0f} % ({delay.verdict})"
             spans = (Span(label, "delay", float(low), float(high)),)
-    return Panel("squared_norm", "squared norm", "log", tuple(lines), spans=spans)
+    return Panel("squared_norm", "squared\nnorm", "log", tuple(lines), spans=spans)
 
 
 def _commutator(curve: CommutatorCurve) -> Panel:
@@ -131,11 +131,11 @@ def _commutator(curve: CommutatorCurve) -> Panel:
         "float32 rounding above" if f > c else "" for f, c in zip(floor, curve.curvature, strict=True)
     )
     lines = (
-        Line("defect C₁", "commutator", curve.steps, curve.curvature, "solid", True, low, high, notes, True),
+        Line("defect", "commutator", curve.steps, curve.curvature, "solid", True, low, high, notes, True),
         Line("rounding in float32", "null", curve.steps, floor, "dotted"),
         Line("‖Hg‖/‖g‖", "gradient", curve.steps, curve.curvature_proper, "dashed"),
     )
-    return Panel("commutator", f"defect, batch {curve.batch_size}", "log", lines)
+    return Panel("commutator", f"defect C₁\nbatch {curve.batch_size}", "log", lines)
 
 
 def _trajectory(curve: TrajectoryCurve) -> Panel:
@@ -150,7 +150,7 @@ def _trajectory(curve: TrajectoryCurve) -> Panel:
         ),
         Line("random walk", "null", curve.window_steps, curve.window_null, "dashed"),
     )
-    return Panel("trajectory", "explained", "linear", lines, limits=(0, 1.03))
+    return Panel("trajectory", "explained\nvariance", "linear", lines, limits=(0, 1.03))
 
 
 def hidden(panel: Panel) -> int:

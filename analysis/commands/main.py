@@ -43,6 +43,7 @@ ANALYSES = {
     "delay": "delay law of a finished run: predicted against actual",
     "progress": "progress measures of the learned circuit",
     "weights": "spectra of the weight matrices",
+    "surface": "loss over the plane of the trajectory, and along a straight line",
     "all": "every analysis above, one after the other",
 }
 _HERE = Path(__file__).parent

@@ -25,7 +25,7 @@ def draw(run: Run, results: Mapping[str, Any]) -> dict[str, Figure]:
     shown = synopsis(run, results)
     if not shown:
         return {}
-    figure, axes = panels(len(shown), height=0.95 if is_wide() else 1.2, sharex=True)
+    figure, axes = panels(len(shown), height=1.0 if is_wide() else 1.2, sharex=True)
     plot_synoptic(shown, list(axes[:, 0]), milestones=milestones(run))
     figure.align_ylabels()
     return {"synoptic": figure}
