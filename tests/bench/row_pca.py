@@ -65,7 +65,7 @@ def _time_row(peer, goal):
         "ratio": times[peer] / times["ours"],
         "goal": goal,
         "better": "higher",
-        "detail": f"exact float64 Gram {seconds}; explained variance differs by {apart:.1e}; {_size()}",
+        "detail": f"exact Gram {seconds}; explained variance differs by {apart:.1e}; {_size()}",
     }
 
 
