@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,7 +25,7 @@ def free_sides(path: Array, labels: Mapping[str, int], axes: Axes) -> list[tuple
     scale = 72 / (figure.dpi if figure is not None else 72)
     ends = axes.transData.transform(path) * scale
     dense = np.concatenate([ends[:1], *(_between(a, b) for a, b in pairwise(ends))])
-    frame = axes.bbox.extents.reshape(2, 2) * scale
+    frame = np.reshape(axes.bbox.extents, (2, 2)) * scale
     taken: list[Array] = []
     sides = []
     for name, i in labels.items():
@@ -34,6 +35,15 @@ def free_sides(path: Array, labels: Mapping[str, int], axes: Axes) -> list[tuple
         taken.append(boxes[best])
         sides.append(_SIDES[best])
     return sides
+
+
+def write_beside(axes: Axes, point: Array, name: str, side: tuple[int, int], **style: Any) -> None:
+    """Write a name beside a point (2,), on the side that `free_sides` found."""
+    across, up = side
+    text = axes.annotate(name, (point[0], point[1]), xytext=(6 * across, 6 * up), textcoords="offset points")
+    horizontal = "left" if across > 0 else "right" if across < 0 else "center"
+    vertical = "bottom" if up > 0 else "top" if up < 0 else "center"
+    text.set(fontsize=6.5, ha=horizontal, va=vertical, **style)
 
 
 def _between(start: Array, end: Array) -> Array:

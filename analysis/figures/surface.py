@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
+from numpy.typing import NDArray
 
 from ...runs.milestones import Milestones, milestones
 from ..surface import Surface
-from .labels import free_sides
+from .labels import free_sides, write_beside
 from .style import COLORS, MILESTONE_MARKS, log_values, mark_milestones, panels, row_or_column, step_axis
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def plot_surface(result: Surface, axes: Axes, *, milestones: Milestones | None =
     heights = np.ma.masked_invalid(np.where(result.surface > 0, result.surface, np.nan))
     low, high = float(heights.min()), float(heights.max())
     levels = np.geomspace(low, max(high, low * 1.001), 24)
-    options = {"levels": levels, "norm": LogNorm(low, levels[-1]), "cmap": "cividis"}
-    filled = axes.contourf(result.first, result.second, heights, **options)
+    scale = LogNorm(low, levels[-1])
+    filled = axes.contourf(result.first, result.second, heights, levels=levels, norm=scale, cmap="cividis")
     bar = cast(Figure, axes.get_figure()).colorbar(filled, ax=axes, label=f"{result.split} loss", aspect=30)
     few = high / low < 100
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
@@ -52,8 +53,8 @@ def plot_surface(result: Surface, axes: Axes, *, milestones: Milestones | None =
         crossing = getattr(milestones, name, None)
         if crossing is not None:
             at[name] = int(np.argmin(abs(result.steps - crossing.step)))
-    for (name, i), (across, up) in zip(at.items(), free_sides(result.scores, at, axes), strict=True):
-        _name(axes, result.scores[i], name, across, up)
+    for (name, i), side in zip(at.items(), free_sides(result.scores, at, axes), strict=True):
+        _name(axes, result.scores[i], name, side)
     share = 100 * result.explained_variance
     axes.set_xlabel(f"component 1 ({share[0]:.1f} %)")
     axes.set_ylabel(f"component 2 ({share[1]:.1f} %)")
@@ -95,12 +96,10 @@ def plot_line(result: Surface, axes: Axes) -> None:
     axes.set_title(f"barrier above the chord: {result.barrier:.3g}")
 
 
-def _name(axes: Axes, point: np.ndarray, name: str, across: int, up: int) -> None:
+def _name(axes: Axes, point: NDArray[np.float64], name: str, side: tuple[int, int]) -> None:
     """A marker and a name beside a snapshot, white on the dark surface."""
     fill = "white" if MILESTONE_MARKS.get(name, ("", ""))[1] == "full" else "none"
     shape = "v" if name in MILESTONE_MARKS else "o"
     axes.plot(*point, shape, markersize=5, color="white", markerfacecolor=fill, markeredgewidth=0.8)
-    text = axes.annotate(name, tuple(point), xytext=(6 * across, 6 * up), textcoords="offset points")
-    text.set(fontsize=6.5, color="white", bbox={"color": "black", "alpha": 0.45, "pad": 1.0, "linewidth": 0})
-    text.set_ha("left" if across > 0 else "right" if across < 0 else "center")
-    text.set_va("bottom" if up > 0 else "top" if up < 0 else "center")
+    frame = {"color": "black", "alpha": 0.45, "pad": 1.0, "linewidth": 0}
+    write_beside(axes, point, name, side, color="white", bbox=frame)

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ...runs.milestones import Milestones, milestones
 from ..trajectory import TrajectoryCurve
-from .labels import free_sides
+from .labels import free_sides, write_beside
 from .style import (
     COLORS,
     MILESTONE_MARKS,
@@ -136,7 +136,7 @@ def _mark_snapshots(result: TrajectoryCurve, axes: Axes, milestones: Milestones 
             marked[name] = crossing.step
     at = {name: int(np.argmin(abs(result.steps - step))) for name, step in marked.items()}
     axes.margins(0.12)
-    for (name, i), (across, up) in zip(at.items(), free_sides(result.scores[:, :2], at, axes), strict=True):
+    for (name, i), side in zip(at.items(), free_sides(result.scores[:, :2], at, axes), strict=True):
         x, y = result.scores[i, :2]
         fill = "black" if MILESTONE_MARKS.get(name, ("", ""))[1] == "full" else "none"
         axes.plot(
@@ -144,7 +144,4 @@ def _mark_snapshots(result: TrajectoryCurve, axes: Axes, milestones: Milestones 
         )
         if name in MILESTONE_MARKS:
             axes.plot(x, y, "v", markersize=3, color="black", markerfacecolor=fill, markeredgewidth=0.6)
-        text = axes.annotate(name, (x, y), xytext=(6 * across, 6 * up), textcoords="offset points")
-        text.set_fontsize(6.5)
-        text.set_ha("left" if across > 0 else "right" if across < 0 else "center")
-        text.set_va("bottom" if up > 0 else "top" if up < 0 else "center")
+        write_beside(axes, result.scores[i], name, side)
