@@ -103,9 +103,10 @@ def _require_stored(source: Path | bytes) -> None:
 
 def _refusal(where: str, message: str) -> str:
     found = re.search(r"GLOBAL (\S+)", message)
-    what = f"a Python object ({found[1]})" if found else "more than tensors, numbers and texts"
+    if not found:
+        return f"{where} is damaged, or holds more than tensors, numbers and texts; it is refused"
     return (
-        f"{where} holds {what}, which could run code when it is loaded, so it is refused; if you trust it, "
-        "load it yourself and save its tensors and numbers alone, as "
+        f"{where} holds a Python object ({found[1]}), which could run code when loaded, so it is refused; if "
+        "you trust it, load it yourself and save its tensors and numbers alone, as "
         "torch.save({'model': state_dict, 'step': step}, path)"
     )

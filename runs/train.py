@@ -121,11 +121,12 @@ def _created(path: Path, trainer: Trainer, branch: Branch | None, commit_bytes: 
         provenance=here,
         commit_bytes=commit_bytes,
     )
-    for name, series in (branch.metrics if branch else {}).items():
-        for step, value in zip(series.step, series.value, strict=True):
-            if branch is not None and step < branch.step:
-                writer.log(int(step), {name: value.item()})
-    _record(trainer, writer)
+    with _freed_on_error(writer):
+        for name, series in (branch.metrics if branch else {}).items():
+            for step, value in zip(series.step, series.value, strict=True):
+                if branch is not None and step < branch.step:
+                    writer.log(int(step), {name: value.item()})
+        _record(trainer, writer)
     return writer
 
 
@@ -147,17 +148,30 @@ def _resumed(path: Path, trainer: Trainer, allow_drift: bool, commit_bytes: int)
     if "parent" in stored:
         here["parent"] = stored["parent"]
     writer = RunWriter.resume(path, trainer.config, trainer.table, provenance=here, commit_bytes=commit_bytes)
-    state = writer.resume_state()
-    if state is None:  # interrupted before its first state was saved: the store starts it anew
-        _record(trainer, writer)
-    else:
-        trainer.load(state, _evaluations(writer.metrics, writer.resume_step))
-        trainer.consider(writer)
+    with _freed_on_error(writer):
+        state = writer.resume_state()
+        if state is None:  # interrupted before its first state was saved: the store starts it anew
+            _record(trainer, writer)
+        else:
+            trainer.load(state, _evaluations(writer.metrics, writer.resume_step))
+            trainer.consider(writer)
     return writer
+
+
+@contextmanager
+def _freed_on_error(writer: RunWriter) -> Iterator[None]:
+    """A run whose trainer can't begin is left as it was, and free for another one."""
+    try:
+        yield
+    except BaseException:
+        writer.discard()
+        raise
 
 
 def _evaluations(metrics: Mapping[str, Series], until: int | None) -> list[tuple[int, int, int]]:
     """(step, train_correct, test_correct) of every evaluation up to step `until`."""
+    if not {"train_correct", "test_correct"} <= set(metrics):
+        raise ValueError("the run has no train_correct and test_correct to continue its milestones from")
     train, test = metrics["train_correct"], metrics["test_correct"]
     rows = zip(train.step.tolist(), train.value.tolist(), test.value.tolist(), strict=True)
     return [row for row in rows if until is None or row[0] <= until]
