@@ -30,14 +30,14 @@ CONFIG = RunConfig(
 )  # fmt: skip
 ROW = 4 * 700
 CLEAR = (ValueError, OSError)
-COUNT = [25, pytest.param(1000, marks=pytest.mark.soak)]
+COUNT = [8, pytest.param(1000, marks=pytest.mark.soak)]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A finished run with several segments, a kept state, a result, and an interrupted walk."""
     path = tmp_path_factory.mktemp("made") / "run"
-    run = train(CONFIG, path, commit_bytes=4 * ROW)
+    run = train(CONFIG, path, commit_bytes=7 * ROW)
     result.save(trajectory_along(run, rank=2), run)
 
     def measure(index, theta, before):
@@ -50,8 +50,8 @@ def made(tmp_path_factory):
     return path
 
 
-def answers(path):
-    """All that can be read of a run, as comparable bytes; files that say they are damaged are left out."""
+def answers(path, *, resumed=True):
+    """All that can be read of a run, as comparable bytes; what says that it is damaged is left out."""
     run, found = Run.open(path), {}
     reads = {
         "rows": lambda: b"".join(row.tobytes() for row in run.rows()),
@@ -66,8 +66,9 @@ def answers(path):
             n: np.asarray(v).tobytes() for n, v in vars(result.load(TrajectoryCurve, run)).items()
         },
         "partial": lambda: str(result.read(path / "norms.partial.h5")),
-        "resumed": lambda: train(CONFIG, path).hash,
     }
+    if resumed:
+        reads["resumed"] = lambda: train(CONFIG, path).hash
     for name, read in reads.items():
         try:
             found[name] = read()
@@ -99,7 +100,7 @@ def test_every_file_of_a_run(made, tmp_path, count):
         data = mutated(contents[name], rng, others)
         (path / name).write_bytes(data)
         try:
-            found, report = answers(path)
+            found, report = answers(path, resumed=name.endswith(".pt"))
         except CLEAR as error:
             assert name == "run.h5"
             assert str(path) in str(error)
