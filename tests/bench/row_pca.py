@@ -5,6 +5,7 @@ is above what importing took. Sizes can be made smaller for a quick look: python
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def _time_row(peer, goal):
 
 
 def _size():
-    return f"{SNAPSHOTS} snapshots x {PARAMETERS} parameters, {RANK} components"
+    return f"{SNAPSHOTS} snapshots x {PARAMETERS} parameters, {RANK} components, one thread"
 
 
 @cache
@@ -91,7 +92,9 @@ def _measured():
 
 def _run(name, path):
     words = [sys.executable, "-c", SCRIPT.format(code=CONTENDERS[name]), str(path), str(RANK)]
-    return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    # One thread each: idle threads that spin for work make timings of a shared machine meaningless.
+    one = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return json.loads(subprocess.run(words, capture_output=True, text=True, check=True, env=one).stdout)
 
 
 def _write(path):
