@@ -116,19 +116,19 @@ def commutator_along(
 
     Batches have the run's size (512 or half of the samples for a full-batch run, whose own steps commute)
     and come from the run's stream 'probes' at the snapshot's step, so that a snapshot's numbers do not
-    depend on the others visited.
-    The split into gradient and curvature noise is taken for the first `split_pairs` pairs, since each
-    needs a product with the full Hessian. `rank` is that of the trajectory subspaces, `singular` the
-    number of singular pairs per weight matrix. The 'gradient' subspace is that of the full gradient at
-    the snapshot, which is the mean of recent minibatch gradients without their noise. The optimizer's
-    memory is rebuilt from the last stored second moment and the full gradient. `factor` is the sustained
-    rule's (see `onsets`). `reference` is a run of another seed.
+    depend on the others visited. The split into gradient and curvature noise is taken for the first
+    `split_pairs` pairs, since each needs a product with the full Hessian. `rank` is that of the
+    trajectory subspaces, `singular` the number of singular pairs per weight matrix. The 'gradient'
+    subspace is that of the full gradient at the snapshot, the mean of recent minibatch gradients without
+    their noise. The optimizer's memory is rebuilt from the last stored second moment and the full
+    gradient. `factor` is the sustained rule's (see `onsets`). `reference` is a run of another seed.
 
     Cost per snapshot in minibatch gradients, N samples in batches of b: 10 pairs + (4 + 3N/b) split_pairs
     + 4N/b, and 10 in float64.
 
     Raises:
-        ValueError: batch_size or pairs below 1, split_pairs above pairs, or the run's loss can't be rebuilt.
+        ValueError: batch_size, pairs or split_pairs out of bounds, a reference with other parameters, or a
+            run whose loss can't be rebuilt.
     """
     chosen = choose(run, count=min(16, len(run.steps))) if snapshots is None else np.asarray(snapshots)
     objectives = _objectives(run, objective)
@@ -137,6 +137,8 @@ def commutator_along(
         raise ValueError(
             f"pairs={pairs}, split_pairs={split_pairs}: need 1 <= pairs and split_pairs <= pairs"
         )
+    if reference is not None and reference.table != run.table:
+        raise ValueError(f"reference={str(reference.path)!r} has other parameters than {run.path}")
     options: dict[str, Any] = {
         "batch_size": size,
         "replacement": run.config is None or run.config.replacement,

@@ -62,14 +62,14 @@ def plot_normalization(
     axes.fill_between(result.steps, low, high, color=_EXACT, alpha=0.25, linewidth=0)
     axes.plot(result.steps, getattr(result, name), "o-", color=_EXACT, markersize=2.5)
     beside = {
-        "raw": ("rounding in float32", result.noise_floor, _NULL),
-        "defect": ("rounding in float32", result.defect_floor, _NULL),
+        "raw": ("float32 rounding", result.noise_floor, _NULL),
+        "defect": ("float32 rounding", result.defect_floor, _NULL),
         "curvature": ("‖Hg‖ / ‖g‖", result.curvature_proper, "black"),
     }
     if name in beside:
         label, values, color = beside[name]
         axes.plot(result.steps, values, ":", color=color, label=label)
-        axes.legend(loc="upper left", fontsize=6)
+        axes.legend(loc="upper left", fontsize=6, handlelength=1.2, borderaxespad=0)
         log_values(axes)
     else:
         axes.set_ylim(0, 1)

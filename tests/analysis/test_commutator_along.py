@@ -226,6 +226,12 @@ def test_wrong_options_are_named(run, options, message):
         commutator_along(run, **options)
 
 
+def test_a_reference_must_have_the_same_parameters(run, tmp_path):
+    wider = train(replace(CONFIG, width=32, steps=1), tmp_path / "wider")
+    with pytest.raises(ValueError, match="has other parameters than"):
+        commutator_along(run, reference=wider, **FAST)
+
+
 def test_full_batch_runs_get_minibatches(tmp_path):
     full = train(replace(CONFIG, batch_size="full", replacement=False, steps=10), tmp_path / "full")
     assert commutator_along(full, batch_size=8, snapshots=[0], **FAST).batch_size == 8
