@@ -10,6 +10,7 @@ from grokscope.geometry.objective import flatten, from_module, gradient, load_fl
 from grokscope.geometry.parameters import group_of
 from grokscope.runs.config import RunConfig
 from grokscope.runs.losses import make_criterion
+from grokscope.runs.models.attention import mix
 from grokscope.runs.models.model import make_model
 from grokscope.runs.models.transformer import Transformer
 from grokscope.runs.optimizers import make_optimizer
@@ -124,6 +125,20 @@ def test_logits_and_gradients_equal_the_plain_encoder(options: dict, layout: str
         ours, plain = model(inputs), Plain(model)(inputs)
         torch.testing.assert_close(ours, plain, **CLOSE)
         torch.testing.assert_close(gradients(model, ours, targets), gradients(model, plain, targets), **CLOSE)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("rows", "positions"), [(1, 1), (1, 2), (3, 3), (1, 20), (6, 6)])
+def test_attention_equals_pytorchs(rows: int, positions: int, causal: bool) -> None:
+    stream = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(size, 5, 8, generator=stream).double() for size in (rows, positions, positions)
+    )
+    allowed = torch.ones(positions, positions).tril().bool()[-rows:] if causal else None
+    by_head = [x.view(len(x), 5, 2, 4).permute(1, 2, 0, 3) for x in (query, key, value)]
+    expected = nn.functional.scaled_dot_product_attention(*by_head, attn_mask=allowed)
+    found = mix(query / 2, key, value, heads=2, allowed=allowed)  # the caller divides by sqrt(4)
+    torch.testing.assert_close(found, expected.permute(2, 0, 1, 3).flatten(2), **CLOSE)
 
 
 def test_uniform_attention_equals_zero_query_weights() -> None:
