@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Up to this many query-key pairs per sequence are mixed elementwise: tiny matrix products cost more (measured).
+# Up to this many query-key pairs are mixed elementwise; tiny matrix products cost more (512 sequences).
 ELEMENTWISE_PAIRS = 12
 
 
