@@ -150,13 +150,13 @@ def commutator_along(
         "singular": singular,
         "seed": 0 if run.config is None else run.config.seed,
     }
-    rows = np.unique(np.linspace(0, len(run.steps) - 1, _WHOLE).round().astype(np.int64))
     probe = Probe(
         run=run,
         objectives=objectives,
-        whole=subspace(run, rank, rows),
+        whole=_whole(run, rank),
         reference=reference,
         reference_objective=None if reference is None else rebuild(reference).with_chunk_size(_CHUNK),
+        reference_whole=None if reference is None else _whole(reference, rank),
         **options,
     )
     columns: dict[str, Any] = walk(
@@ -190,6 +190,12 @@ def commutator_along(
         lead=generalized - after[:, None],
         **columns | {"undefined": tuple(map(str, columns["undefined"]))},
     )
+
+
+def _whole(run: Run, rank: int) -> Array | None:
+    """Principal directions (rank, P) of the whole run."""
+    rows = np.unique(np.linspace(0, len(run.steps) - 1, _WHOLE).round().astype(np.int64))
+    return subspace(run, rank, rows)
 
 
 def _objectives(run: Run, given: Objective | None) -> Objectives:

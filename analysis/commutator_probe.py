@@ -67,6 +67,7 @@ class Probe:
     whole: NDArray[np.float64] | None  # (rank, P) principal directions of the whole run, future included
     reference: Run | None  # a run of another seed, whose directions are a null
     reference_objective: Objective | None
+    reference_whole: NDArray[np.float64] | None  # (rank, P) principal directions of that run
 
     def __call__(self, index: int, theta: NDArray[Any], previous: Any = None) -> Row:
         """The row of snapshot `index`."""
@@ -175,6 +176,7 @@ class Probe:
             _median(rank_one_fraction(v, other[name]) for v in vectors) if other.get(name) else nan
             for name in BASES
         ]
+        others[0] = _median(_in_basis(v, self.reference_whole, table).fraction for v in vectors)
         return {
             "inside_fraction": [_median(one.fraction for one in found[name]) for name in BASES],
             "inside_chance": [found[name][0].chance for name in BASES],
