@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from ..runs.calibration import LOCKBOX, Record, collect, load, lockbox, save, shipped
-from ..runs.delay_model import file_digest, load_model
+from ..runs.delay_model import file_digest, load_models, to_json
 from ..runs.predictors import InverseDecay, LocalRateLaw, LogRatio
 from ..runs.sweep import Entry, read_spec
 from . import delay_score, delay_validation
-from .delay_fit import fit_model
+from .delay_fit import RECIPES, fit_model
 
 SEEDS = 5
 BRANCHES = 8
@@ -76,14 +76,14 @@ def branch_delays(entries: Sequence[Entry], runs: Path) -> dict[str, list[int | 
 
 
 def fit_installed() -> dict[str, Any]:
-    """Fit model and baselines to the shipped data outside the lockbox and write them beside it."""
+    """Fit models and baselines to the shipped data outside the lockbox and write them beside it."""
     records = lockbox(load(), opened=False)
-    model = fit_model(records, calibration=file_digest(shipped()))
+    models = [fit_model(records, recipe, calibration=file_digest(shipped())) for recipe in RECIPES]
     folder = shipped().parent
-    (folder / "delay_model.json").write_text(model.to_json(), encoding="utf-8")
+    (folder / "delay_models.json").write_text(to_json(models), encoding="utf-8")
     (folder / "baselines.json").write_text(json.dumps(fit_baselines(records), indent=1) + "\n", "utf-8")
-    load_model.cache_clear()
-    return asdict(model)
+    load_models.cache_clear()
+    return {model.name: asdict(model) for model in models}
 
 
 def fit_baselines(records: Sequence[Record]) -> dict[str, dict[str, float]]:
@@ -177,7 +177,7 @@ def _draw(
             actual,
             cells["model"],
             found["held-out cells"],
-            margin=load_model().margin,
+            margin=load_models()[0].margin,
             ceiling=None if ceiling is None else ceiling.mean_log_error,
         )
         for name, figure in drawn.items():

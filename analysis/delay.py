@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, nan
 from typing import ClassVar
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from ..geometry.norm_law import contraction_rate, decayed_squared_norm
 from ..runs import predictors
 from ..runs.calibration import curves_of
-from ..runs.delay_model import DelayModel, load_baselines, load_model
+from ..runs.delay_model import DelayModel, load_baselines
 from ..runs.evidence import Evidence, Setting, evidence
 from ..runs.milestones import milestones
 from ..runs.prediction import predict_run
@@ -64,7 +65,7 @@ class DelayCurve:
     reason: str
 
 
-def delay_along(run: Run, *, model: DelayModel | None = None) -> DelayCurve:
+def delay_along(run: Run, *, models: Sequence[DelayModel] | None = None) -> DelayCurve:
     """The post-mortem of a run of `train`: law, predictors and outcome side by side.
 
     Raises:
@@ -76,12 +77,11 @@ def delay_along(run: Run, *, model: DelayModel | None = None) -> DelayCurve:
             f"run={str(run.path)!r} has no confirmed memorization with a logged squared norm; "
             "there is no delay to analyze"
         )
-    model = model or load_model()
     totals = {f"{split}_total": int(run.provenance[f"{split}_total"]) for split in ("train", "test")}
     setting = Setting.of(run.config, parameters=run.table.size, **totals)
     known = evidence(setting, found.memorized, curves_of(run.metrics))
     steps, norms = run.metrics["squared_norm"]
-    forecast = predict_run(run, model=model)
+    forecast = predict_run(run, models=models)
     predicted = {"model": forecast.predicted_delay or nan} | baselines(known, final_norm=float(norms[-1]))
     end = None if found.generalized is None else found.generalized.step
     end_norm = nan if end is None else float(np.interp(end, steps, norms))

@@ -11,12 +11,29 @@ from numpy.typing import NDArray
 
 from ..runs.calibration import Record
 from ..runs.delay_model import DelayModel
+from ..runs.evidence import GROUPS
 
 FloatArray = NDArray[np.float64]
 
-FEATURES = ("decay", "lr", "norm", "fall", "rate", "samples", "fraction", "memorization")
-"""What the model uses: all of it is known to any loop that logs the squared norm and train accuracy."""
-PENALIZER = 0.001
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which features a model uses, which of them also squared, and how strongly it is penalized."""
+
+    name: str
+    features: tuple[str, ...]
+    squared: tuple[str, ...]
+    penalizer: float
+
+
+_NORM = ("decay", "lr", "norm", "fall", "rate", "samples", "fraction", "memorization", "size")
+_LOGGED = ("loss", "loss_fall", "gradient", "update")
+_GROUPS = tuple(f"{kind}_{group}" for kind in ("share", "rate") for group in GROUPS)
+FULL = Recipe("full", _NORM + _LOGGED + _GROUPS, ("fraction", "samples", "norm", "share_embedding"), 0.03)
+CORE = Recipe("norm and accuracy", _NORM, ("fraction", "samples", "norm"), 0.03)
+RECIPES = (FULL, CORE)
+"""FULL needs what a run of `train` logs; CORE what any loop can: squared norm and train accuracy."""
+
 COVERAGE = 0.9
 FOLDS = 8
 BUDGETS = (0.5, 1.0, 2.0, 4.0)
@@ -25,33 +42,36 @@ BUDGETS = (0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True)
 class Formula:
-    """The fitted log-normal model before its margin is known; see `DelayModel` for the symbols."""
+    """A fitted log-normal model before its margin is known; see `DelayModel` for the symbols."""
 
+    recipe: Recipe
     centers: FloatArray
     scales: FloatArray
     coefficients: FloatArray
+    squares: FloatArray
     intercept: float
     sigma: float
 
     def log_delay(self, records: Sequence[Record]) -> FloatArray:
         """The median of ln T for each record (n,)."""
-        scores = (design(records) - self.centers) / self.scales
-        result: FloatArray = self.intercept + np.nan_to_num(scores) @ self.coefficients
+        z = np.nan_to_num((design(records, self.recipe) - self.centers) / self.scales)
+        result: FloatArray = self.intercept + z @ self.coefficients + z**2 @ self.squares
         return result
 
 
-def design(records: Sequence[Record]) -> FloatArray:
-    """The features of each record (n, number of FEATURES), nan where one was not logged."""
+def design(records: Sequence[Record], recipe: Recipe) -> FloatArray:
+    """The recipe's features of each record (n, k), nan where one was not logged."""
     rows = [known.features() for known in (record.evidence for record in records) if known is not None]
-    return np.array([[row[name] for name in FEATURES] for row in rows])
+    return np.array([[row[name] for name in recipe.features] for row in rows])
 
 
-def fit_formula(records: Sequence[Record], *, penalizer: float = PENALIZER) -> Formula:
+def fit_formula(records: Sequence[Record], recipe: Recipe = FULL) -> Formula:
     """The log-normal accelerated-failure-time model by lifelines: interval- and right-censored likelihood.
 
     Records enter with the interval that certainly holds their delay, infinite above where the run was cut
     off. Those that generalized before their information time are left out: T is the delay given that it is
-    still to come.
+    still to come. The penalty is penalizer/2 times the sum of squares of ln sigma and of all coefficients,
+    each in units of its term's standard deviation.
 
     Raises:
         ValueError: lifelines is not installed.
@@ -64,36 +84,44 @@ def fit_formula(records: Sequence[Record], *, penalizer: float = PENALIZER) -> F
             "lifelines is not installed; it fits the model: pip install 'grokscope[fit]'"
         ) from None
     records = [record for record in records if record.at_risk]
-    values = design(records)
+    values = design(records, recipe)
     centers, scales = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
     scales = np.where(scales > 0, scales, 1.0)  # a feature that never varies says nothing
-    table = pandas.DataFrame(np.nan_to_num((values - centers) / scales), columns=list(FEATURES))
+    z = np.nan_to_num((values - centers) / scales)
+    table = pandas.DataFrame(z, columns=list(recipe.features))
+    for name in recipe.squared:
+        table[f"{name} squared"] = table[name] ** 2
     table["lower"], table["upper"] = np.array([record.bounds for record in records]).T
-    fitter = LogNormalAFTFitter(penalizer=penalizer)
+    fitter = LogNormalAFTFitter(penalizer=recipe.penalizer)
     fitter.fit_interval_censoring(table, "lower", "upper")
     found = fitter.params_
+    squares = [f"{name} squared" if name in recipe.squared else None for name in recipe.features]
     return Formula(
+        recipe=recipe,
         centers=centers,
         scales=scales,
-        coefficients=np.array([float(found["mu_", name]) for name in FEATURES]),
+        coefficients=np.array([float(found["mu_", name]) for name in recipe.features]),
+        squares=np.array([0.0 if name is None else float(found["mu_", name]) for name in squares]),
         intercept=float(found["mu_", "Intercept"]),
         sigma=float(np.exp(found["sigma_", "Intercept"])),
     )
 
 
-def fit_model(records: Sequence[Record], *, calibration: str) -> DelayModel:
+def fit_model(records: Sequence[Record], recipe: Recipe = FULL, *, calibration: str) -> DelayModel:
     """The whole model: formula from all records, margin and probability from cross-validation over cells."""
     records = [record for record in records if record.at_risk]
-    held_out = cross_validated(records)
-    formula = fit_formula(records)
-    values = design(records)
+    held_out = cross_validated(records, recipe)
+    formula = fit_formula(records, recipe)
+    values = design(records, recipe)
     slope, offset = fit_probability(records, held_out, formula.sigma)
     censored = np.mean([record.delay is None for record in records])
     return DelayModel(
-        features=FEATURES,
+        name=recipe.name,
+        features=recipe.features,
         centers=_floats(formula.centers),
         scales=_floats(formula.scales),
         coefficients=_floats(formula.coefficients),
+        squares=_floats(formula.squares),
         intercept=formula.intercept,
         sigma=formula.sigma,
         low=_floats(np.nanmin(values, axis=0)),
@@ -109,14 +137,14 @@ def fit_model(records: Sequence[Record], *, calibration: str) -> DelayModel:
     )
 
 
-def cross_validated(records: Sequence[Record], *, folds: int = FOLDS) -> FloatArray:
+def cross_validated(records: Sequence[Record], recipe: Recipe = FULL, *, folds: int = FOLDS) -> FloatArray:
     """The ln T̂ of each record (n,) by models that saw no record of its cell."""
     from sklearn.model_selection import GroupKFold
 
     cells = np.array([record.cell for record in records])
     predicted = np.full(len(records), np.nan)
     for seen, unseen in GroupKFold(min(folds, len(set(cells)))).split(cells, groups=cells):
-        formula = fit_formula([records[i] for i in seen])
+        formula = fit_formula([records[i] for i in seen], recipe)
         predicted[unseen] = formula.log_delay([records[i] for i in unseen])
     return predicted
 

@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 
 from ..runs.calibration import Record
 from ..runs.predictors import SUCCESSOR, InverseDecay, LocalRateLaw, LogRatio, cell_means, published
-from .delay_fit import FOLDS, budget_questions, cross_validated, design, fit_formula, fit_probability, margin
+from .delay_fit import (
+    CORE,
+    FOLDS,
+    FULL,
+    budget_questions,
+    cross_validated,
+    design,
+    fit_formula,
+    fit_probability,
+    margin,
+)
 from .delay_score import Calls, Coverage, calls, coverage_of, lies_inside, scored
 
 FloatArray = NDArray[np.float64]
@@ -33,8 +43,9 @@ def fitted_predictions(fit: Sequence[Record], test: Sequence[Record]) -> dict[st
     leaky = [
         nan if e is None else published(e, float(r.norm[1][-1])) for e, r in zip(known, test, strict=True)
     ]
-    model = np.exp(fit_formula(at_risk).log_delay(test))
-    return {"model": model} | found | {"published (leaky)": np.array(leaky)}
+    models = {"model": FULL, "model, norm and accuracy": CORE}
+    ours = {name: np.exp(fit_formula(at_risk, recipe).log_delay(test)) for name, recipe in models.items()}
+    return ours | found | {"published (leaky)": np.array(leaky)}
 
 
 def held_out_cells(records: Sequence[Record], *, folds: int = FOLDS) -> dict[str, FloatArray]:
@@ -68,8 +79,8 @@ def held_out_seeds(records: Sequence[Record], *, ridge: float = 1.0) -> dict[str
     test = scored(records)
     groups = np.array([record.cell for record in test])
     several = np.array([(groups == cell).sum() > 2 for cell in groups])
-    features, target = np.nan_to_num(design(test)), np.log([float(record.delay or nan) for record in test])
-    features = (features - features.mean(0)) / features.std(0).clip(1e-12)
+    features, target = design(test, FULL), np.log([float(record.delay or nan) for record in test])
+    features = np.nan_to_num((features - features.mean(0)) / features.std(0).clip(1e-12))
     found = np.full(len(test), nan)
     for i in np.flatnonzero(several):
         rest = np.arange(len(test)) != i

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..geometry.norm_law import LocalRate, local_rate
-from ..runs.delay_model import DelayModel, load_baselines, load_model
+from ..runs.delay_model import DelayModel, load_baselines, load_models
 from ..runs.evidence import Evidence, Setting
 from ..runs.milestones import Crossing
 from ..runs.predictors import SUCCESSOR, InverseDecay, LocalRateLaw, LogRatio, published
@@ -44,7 +44,7 @@ class ReleasedScore:
     bias: float
 
 
-def norm_separation(directory: str | Path, *, model: DelayModel | None = None) -> dict[str, Any]:
+def norm_separation(directory: str | Path) -> dict[str, Any]:
     """The published numbers recomputed from the released curves, and every predictor's score on them.
 
     `published arithmetic` is ln(V_mem/V_final)/(2ηλ), the only rate that gives the paper's own figures (its
@@ -55,7 +55,7 @@ def norm_separation(directory: str | Path, *, model: DelayModel | None = None) -
         ValueError: a file is missing.
     """
     runs = {name: _read(Path(directory) / file) for name, file in FILES.items()}
-    model = model or load_model()
+    model = load_models()[-1]  # nothing but norm and accuracy was released
     table = [row for name, found in runs.items() for row in _scores(name, found, model)]
     one, sweep = runs["one setting"], runs["decay sweep"]
     return {

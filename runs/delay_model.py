@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.resources import files
-from math import exp, inf, isfinite, log, tanh
+from math import exp, inf, isfinite, log, nan, tanh
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,20 @@ REVISION = 1
 
 @dataclass(frozen=True)
 class DelayModel:
-    """ln T = intercept + Σ_j coefficients_j (x_j − centers_j)/scales_j + sigma ε, ε ~ N(0, 1).
+    """ln T = intercept + Σ_j (coefficients_j z_j + squares_j z_j²) + sigma ε, ε ~ N(0, 1).
 
-    T is the delay in steps and x the features of `Evidence.features`. `margin` is the conformal half-width
-    of ln T at `coverage`, over cells; `slope` and `offset` calibrate the probability; `low` and `high`
-    bound each feature over the calibration runs; `two_sided` is false where too many runs were censored.
+    T is the delay in steps and z_j = (x_j − centers_j)/scales_j of the features x of `Evidence.features`.
+    `margin` is the conformal half-width of ln T at `coverage`, over cells; `slope` and `offset` calibrate
+    the probability; `low` and `high` bound each feature over the calibration runs; `two_sided` is false
+    where too many runs were censored.
     """
 
+    name: str
     features: tuple[str, ...]
     centers: tuple[float, ...]
     scales: tuple[float, ...]
     coefficients: tuple[float, ...]
+    squares: tuple[float, ...]
     intercept: float
     sigma: float
     low: tuple[float, ...]
@@ -43,6 +46,10 @@ class DelayModel:
     calibration: str
     revision: int = REVISION
 
+    def knows(self, features: Mapping[str, float]) -> bool:
+        """Whether every feature that the model uses was logged."""
+        return all(isfinite(features.get(name, nan)) for name in self.features)
+
     def log_delay(self, features: Mapping[str, float]) -> float:
         """The median of ln T; a feature that is nan counts as typical, at its center.
 
@@ -54,9 +61,12 @@ class DelayModel:
             raise ValueError(
                 f"features: {missing[0]!r} is absent; the model needs {', '.join(self.features)}"
             )
-        parts = zip(self.features, self.centers, self.scales, self.coefficients, strict=True)
-        scores = [(b * (features[name] - c) / s) for name, c, s, b in parts if isfinite(features[name])]
-        return self.intercept + sum(scores)
+        scores = [
+            (features[name] - center) / scale if isfinite(features[name]) else 0.0
+            for name, center, scale in zip(self.features, self.centers, self.scales, strict=True)
+        ]
+        terms = zip(scores, self.coefficients, self.squares, strict=True)
+        return self.intercept + sum(z * (linear + square * z) for z, linear, square in terms)
 
     def interval(self, log_delay: float) -> tuple[float, float]:
         """Bounds on T with the stated coverage over new cells; the upper one is infinite if not two-sided."""
@@ -74,18 +84,13 @@ class DelayModel:
         bounds = zip(self.features, self.low, self.high, strict=True)
         return tuple(name for name, a, b in bounds if not _within(features[name], a, b, slack * (b - a)))
 
-    def to_json(self) -> str:
-        """The model as JSON text that `from_json` reads."""
-        return json.dumps(asdict(self), indent=1) + "\n"
-
     @classmethod
-    def from_json(cls, text: str) -> DelayModel:
-        """The model in JSON text.
+    def from_table(cls, table: Mapping[str, Any]) -> DelayModel:
+        """The model from what `asdict` made of it and JSON kept.
 
         Raises:
-            ValueError: another revision than this version's, or fields are missing.
+            ValueError: another revision than this version's.
         """
-        table: dict[str, Any] = json.loads(text)
         if table.get("revision") != REVISION:
             raise ValueError(
                 f"revision={table.get('revision')} of the delay model is not this version's {REVISION}; "
@@ -96,21 +101,30 @@ class DelayModel:
 
 
 @lru_cache(maxsize=4)
-def load_model(path: Path | None = None, calibration: Path | None = None) -> DelayModel:
-    """The delay model in a file, by default the installed one, checked against its calibration data.
+def load_models(path: Path | None = None, calibration: Path | None = None) -> tuple[DelayModel, ...]:
+    """The delay models in a file, by default the installed ones, checked against their calibration data.
+
+    The first uses everything that a run of `train` logs, the last only squared norm and train accuracy.
 
     Raises:
-        ValueError: the model is stale: another revision, or fitted to other calibration data.
+        ValueError: a model is stale: another revision, or fitted to other calibration data.
     """
     folder = Path(str(files(__package__))) / "data"
-    model = DelayModel.from_json((path or folder / "delay_model.json").read_text(encoding="utf-8"))
+    tables = json.loads((path or folder / "delay_models.json").read_text(encoding="utf-8"))
     digest = file_digest(calibration or folder / "calibration.npz")
-    if digest != model.calibration:
-        raise ValueError(
-            f"calibration={digest[:12]} is not the data {model.calibration[:12]} that the delay model was "
-            "fitted to; renew the model with `grokscope calibrate fit`"
-        )
-    return model
+    models = tuple(map(DelayModel.from_table, tables))
+    for model in models:
+        if digest != model.calibration:
+            raise ValueError(
+                f"calibration={digest[:12]} is not the data {model.calibration[:12]} that the delay model "
+                "was fitted to; renew the model with `grokscope calibrate fit`"
+            )
+    return models
+
+
+def to_json(models: Sequence[DelayModel]) -> str:
+    """JSON text of models, as `load_models` reads it."""
+    return json.dumps([asdict(model) for model in models], indent=1) + "\n"
 
 
 def load_baselines(path: Path | None = None) -> dict[str, dict[str, float]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite
 from typing import Any, Literal, NamedTuple
 
 from .calibration import curves_of
 from .config import RunConfig
-from .delay_model import DelayModel, load_model
+from .delay_model import DelayModel, load_models
 from .evidence import Evidence, Setting, evidence
 from .milestones import SUSTAIN, THRESHOLD, Crossing, CrossingMonitor
 from .store import Run
@@ -24,7 +24,8 @@ class DelayPrediction:
     `interval` holds T with probability `coverage` over new settings (conformal over the calibration's
     cells); `probability` is that of T ≤ the remaining budget, None without a budget. A verdict other than
     `applies` says in `reason` why the number is not to be trusted; without memorization or with
-    `does not apply` there is no number at all.
+    `does not apply` there is no number at all. `model` says which evidence was there: `full`, or `norm and
+    accuracy` where nothing else was logged.
     """
 
     memorized: Crossing | None
@@ -35,6 +36,7 @@ class DelayPrediction:
     verdict: Verdict
     reason: str
     used_until_step: int
+    model: str | None
 
     @property
     def predicted_generalization(self) -> float | None:
@@ -75,11 +77,11 @@ class DelayMonitor:
         budget: int | None = None,
         threshold: float = THRESHOLD,
         sustain: int = SUSTAIN,
-        model: DelayModel | None = None,
+        models: Sequence[DelayModel] | None = None,
     ) -> None:
         self.setting = Setting(lr, weight_decay, train_total, total, parameters, optimizer)
         self.budget = budget
-        self.model = model or load_model()
+        self.models = models or load_models()
         self.prediction: DelayPrediction | None = None
         self._crossing = CrossingMonitor(train_total, threshold=threshold, sustain=sustain)
         self._curves: dict[str, tuple[list[float], list[float]]] = {}
@@ -92,11 +94,11 @@ class DelayMonitor:
         train_total: int,
         test_total: int,
         parameters: int,
-        model: DelayModel | None = None,
+        models: Sequence[DelayModel] | None = None,
     ) -> DelayMonitor:
         """The monitor for a run of `train`; its budget is config.steps."""
         setting = Setting.of(config, train_total=train_total, test_total=test_total, parameters=parameters)
-        return cls(**vars(setting), budget=config.steps, model=model)
+        return cls(**vars(setting), budget=config.steps, models=models)
 
     def update(
         self,
@@ -139,29 +141,33 @@ class DelayMonitor:
             return self.prediction
         last = self._crossing.last or 0
         return _refusal(
-            self.model, None, "not memorized", f"no sustained memorization up to step {last}", last
+            self.models, None, "not memorized", f"no sustained memorization up to step {last}", last
         )
 
     def _predict(self, memorized: Crossing) -> DelayPrediction:
         problem = _inapplicable(self.setting)
         if problem:
-            return _refusal(self.model, memorized, "does not apply", problem, memorized.confirmed)
+            return _refusal(self.models, memorized, "does not apply", problem, memorized.confirmed)
         curves: Mapping[str, Any] = self._curves
-        return predict_delay(evidence(self.setting, memorized, curves), model=self.model, budget=self.budget)
+        return predict_delay(
+            evidence(self.setting, memorized, curves), models=self.models, budget=self.budget
+        )
 
 
 def predict_delay(
-    known: Evidence, *, model: DelayModel | None = None, budget: int | None = None
+    known: Evidence, *, models: Sequence[DelayModel] | None = None, budget: int | None = None
 ) -> DelayPrediction:
     """The forecast from the evidence at the information time; `budget` is the last step of training.
 
-    The number is the median of a log-normal accelerated-failure-time model (see `DelayModel`).
+    The number is the median of a log-normal accelerated-failure-time model (see `DelayModel`): of the first
+    of `models` whose features were all logged.
     """
-    model = model or load_model()
+    models = models or load_models()
     problem = _inapplicable(known.setting) or _rising(known)
     if problem:
-        return _refusal(model, known.memorized, "does not apply", problem, known.used_until_step)
+        return _refusal(models, known.memorized, "does not apply", problem, known.used_until_step)
     features = known.features()
+    model = next((model for model in models if model.knows(features)), models[-1])
     outside = model.outside(features)
     log_delay = model.log_delay(features)
     return DelayPrediction(
@@ -173,10 +179,11 @@ def predict_delay(
         verdict="extrapolates" if outside else "applies",
         reason=f"outside the calibrated range: {', '.join(outside)}" if outside else "",
         used_until_step=known.used_until_step,
+        model=model.name,
     )
 
 
-def predict_run(run: Run, *, model: DelayModel | None = None) -> DelayPrediction:
+def predict_run(run: Run, *, models: Sequence[DelayModel] | None = None) -> DelayPrediction:
     """The forecast for a run of `train`, finished or not: what a `DelayMonitor` in its loop would have said.
 
     Raises:
@@ -185,7 +192,7 @@ def predict_run(run: Run, *, model: DelayModel | None = None) -> DelayPrediction
     if run.config is None:
         raise ValueError(f"run={str(run.path)!r} has no configuration; use DelayMonitor in your own loop")
     totals = {f"{split}_total": int(run.provenance[f"{split}_total"]) for split in ("train", "test")}
-    monitor = DelayMonitor.of(run.config, parameters=run.table.size, model=model, **totals)
+    monitor = DelayMonitor.of(run.config, parameters=run.table.size, models=models, **totals)
     return monitor.replay(run.metrics)
 
 
@@ -231,6 +238,6 @@ def _rising(known: Evidence) -> str:
 
 
 def _refusal(
-    model: DelayModel, memorized: Crossing | None, verdict: Verdict, reason: str, until: int
+    models: Sequence[DelayModel], memorized: Crossing | None, verdict: Verdict, reason: str, until: int
 ) -> DelayPrediction:
-    return DelayPrediction(memorized, None, None, model.coverage, None, verdict, reason, until)
+    return DelayPrediction(memorized, None, None, models[0].coverage, None, verdict, reason, until, None)

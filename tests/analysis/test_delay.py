@@ -13,7 +13,7 @@ from grokscope.geometry.norm_law import contraction_rate
 from grokscope.runs.calibration import load as load_records
 from grokscope.runs.calibration import lockbox
 from grokscope.runs.config import RunConfig
-from grokscope.runs.delay_model import load_model
+from grokscope.runs.delay_model import load_models
 from grokscope.runs.prediction import predict_run
 from grokscope.runs.train import train
 from scipy.optimize import minimize
@@ -78,32 +78,38 @@ def test_commands(run, tmp_path, capsys):
     assert main(["predict", str(tmp_path)]) == 2
 
 
-def test_the_shipped_model_maximizes_its_likelihood():
+@pytest.mark.parametrize("k", range(len(delay_fit.RECIPES)))
+def test_the_shipped_models_maximize_their_likelihood(k):
     """A second route to the coefficients: our own censored log-normal likelihood, minimized by SciPy."""
-    model = load_model()
+    model, recipe = load_models()[k], delay_fit.RECIPES[k]
     records = [r for r in lockbox(load_records(), opened=False) if r.at_risk]
     assert (model.runs, model.cells) == (len(records), len({r.cell for r in records}))
-    x = np.nan_to_num((delay_fit.design(records) - model.centers) / np.array(model.scales))
+    z = np.nan_to_num((delay_fit.design(records, recipe) - model.centers) / np.array(model.scales))
+    squared = [recipe.features.index(name) for name in recipe.squared]
+    x = np.column_stack([z, z[:, squared] ** 2])
+    # lifelines penalizes terms in units of their deviation, and ln sigma too
+    spread = np.array([0.0, 1.0, *x.var(axis=0, ddof=1)])
     low, high = np.log([r.bounds for r in records]).T
 
     def loss(parameters):
         mean, deviation = parameters[0] + x @ parameters[2:], np.exp(parameters[1])
         chance = norm.cdf((high - mean) / deviation) - norm.cdf((low - mean) / deviation)
-        return -np.log(chance).mean() + delay_fit.PENALIZER / 2 * (parameters[2:] ** 2).sum()
+        return -np.log(chance).mean() + recipe.penalizer / 2 * (spread * parameters**2).sum()
 
-    fitted = np.array([model.intercept, log(model.sigma), *model.coefficients])
+    slopes = [*model.coefficients, *(model.squares[i] for i in squared)]
+    fitted = np.array([model.intercept, log(model.sigma), *slopes])
     found = minimize(loss, fitted, method="BFGS")
     assert loss(fitted) - found.fun < 1e-4
-    np.testing.assert_allclose(
-        found.x[2:], model.coefficients, atol=0.02
-    )  # optimizers stop at 1e-5 in the loss
+    np.testing.assert_allclose(found.x[2:], slopes, atol=0.02)  # optimizers stop at 1e-5 in the loss
     assert found.x[0] == pytest.approx(model.intercept, abs=0.005)
 
 
-def test_records_and_model_agree_on_what_is_known():
-    model, records = load_model(), lockbox(load_records(), opened=False)
+@pytest.mark.parametrize("k", range(len(delay_fit.RECIPES)))
+def test_records_and_models_agree_on_what_is_known(k):
+    model, records = load_models()[k], lockbox(load_records(), opened=False)
     known = [r.evidence.features() for r in records if r.at_risk]
     assert not any(model.outside(features) for features in known)
+    assert all(model.knows(features) for features in known)
 
 
 def test_every_number_of_the_report_has_its_place(tmp_path):

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from math import exp, log
 from types import SimpleNamespace
@@ -7,7 +6,7 @@ import numpy as np
 import pytest
 from grokscope.runs import delay_model, prediction
 from grokscope.runs.config import RunConfig
-from grokscope.runs.delay_model import DelayModel, load_model
+from grokscope.runs.delay_model import DelayModel, load_models, to_json
 from grokscope.runs.evidence import Setting, evidence
 from grokscope.runs.milestones import Crossing
 from grokscope.runs.prediction import DelayMonitor, decide, predict_delay, predict_run
@@ -18,9 +17,9 @@ LR, DECAY = 1e-3, 1.0
 SETTING = Setting(lr=LR, weight_decay=DECAY, train_total=100, total=200, parameters=1000)
 # T = 3/(lr wd) exactly: one feature, ln(lr wd), with coefficient -1.
 MODEL = DelayModel(
-    features=("decay",), centers=(0.0,), scales=(1.0,), coefficients=(-1.0,), intercept=log(3.0), sigma=0.2,
-    low=(log(1e-4),), high=(log(1e-2),), margin=0.3, coverage=0.9, slope=1.7, offset=0.0, two_sided=True,
-    runs=1, cells=1, calibration="",
+    name="test", features=("decay",), centers=(0.0,), scales=(1.0,), coefficients=(-1.0,), squares=(0.0,),
+    intercept=log(3.0), sigma=0.2, low=(log(1e-4),), high=(log(1e-2),), margin=0.3, coverage=0.9, slope=1.7,
+    offset=0.0, two_sided=True, runs=1, cells=1, calibration="",
 )  # fmt: skip
 
 
@@ -38,8 +37,15 @@ def fed(monitor, last, *, memorized=300, spike=None, every=10, norm=norm):
 
 
 def drawn(**options):
-    settings = {"lr": LR, "weight_decay": DECAY, "train_total": 100, "total": 200, "parameters": 1000}
-    return DelayMonitor(model=MODEL, **(settings | options))
+    settings = {
+        "models": [MODEL],
+        "lr": LR,
+        "weight_decay": DECAY,
+        "train_total": 100,
+        "total": 200,
+        "parameters": 1000,
+    }
+    return DelayMonitor(**(settings | options))
 
 
 def test_nothing_until_memorization_is_confirmed():
@@ -119,26 +125,36 @@ def test_probability_grows_with_the_budget():
 
 
 def test_missing_features_count_as_typical():
-    model = replace(MODEL, features=("decay", "gradient"), centers=(0.0, 5.0), scales=(1.0, 1.0),
-                    coefficients=(-1.0, 9.0), low=(-9.0, 0.0), high=(0.0, 9.0))  # fmt: skip
+    two = {"features": ("decay", "gradient"), "centers": (0.0, 5.0), "scales": (1.0, 1.0), "low": (-9.0, 0.0)}
+    model = replace(MODEL, coefficients=(-1.0, 9.0), squares=(0.0, 1.0), high=(0.0, 9.0), **two)
     assert model.log_delay({"decay": 0.0, "gradient": float("nan")}) == pytest.approx(log(3.0))
+    assert model.log_delay({"decay": 0.0, "gradient": 7.0}) == pytest.approx(log(3.0) + 9 * 2 + 2**2)
     with pytest.raises(ValueError, match="gradient"):
         model.log_delay({"decay": 0.0})
+
+
+def test_the_first_model_that_knows_everything_is_used():
+    rich = replace(MODEL, name="rich", features=("loss",), intercept=0.0)
+    assert fed(drawn(models=[rich, MODEL]), 400).prediction.model == "test"
+    monitor = drawn(models=[rich, MODEL])
+    for step in range(0, 401, 10):
+        monitor.update(step, norm(step), 1.0 if step >= 300 else 0.5, train_loss=exp(-2.0))
+    assert (monitor.prediction.model, monitor.prediction.predicted_delay) == ("rich", pytest.approx(exp(2.0)))
 
 
 def test_stale_calibration_is_refused(tmp_path):
     data = tmp_path / "calibration.npz"
     data.write_bytes(b"one")
     path = tmp_path / "model.json"
-    path.write_text(replace(MODEL, calibration=delay_model.file_digest(data)).to_json())
-    assert load_model(path, data).intercept == MODEL.intercept
-    load_model.cache_clear()
+    path.write_text(to_json([replace(MODEL, calibration=delay_model.file_digest(data))]))
+    assert load_models(path, data)[0].intercept == MODEL.intercept
+    load_models.cache_clear()
     data.write_bytes(b"two")
     with pytest.raises(ValueError, match="calibrate fit"):
-        load_model(path, data)
-    path.write_text(json.dumps(json.loads(MODEL.to_json()) | {"revision": 0}))
+        load_models(path, data)
+    path.write_text(to_json([replace(MODEL, revision=0)]))
     with pytest.raises(ValueError, match="revision"):
-        load_model(path, data)
+        load_models(path, data)
 
 
 def test_the_decision_to_stop():
@@ -177,28 +193,28 @@ def altered(run, change):
 
 
 def test_no_information_after_the_information_time(run):
-    found = predict_run(run, model=MODEL)
+    found = predict_run(run, models=[MODEL])
     assert found.memorized is not None
     until = found.used_until_step
     cut = altered(run, lambda name, s, v: (s[s <= until], v[s <= until]))
     blind = altered(run, lambda name, s, v: (s, v * np.nan if name.startswith("test") else v))
     wild = altered(run, lambda name, s, v: (s, np.where(s <= until, v, 0 if "correct" in name else 1e9)))
-    assert predict_run(cut, model=MODEL) == found
-    assert predict_run(blind, model=MODEL) == found
-    assert predict_run(wild, model=MODEL) == found
+    assert predict_run(cut, models=[MODEL]) == found
+    assert predict_run(blind, models=[MODEL]) == found
+    assert predict_run(wild, models=[MODEL]) == found
 
 
 def test_before_memorization_there_is_no_number(run):
-    first = predict_run(run, model=MODEL).memorized.step
-    found = predict_run(altered(run, lambda name, s, v: (s[s <= first], v[s <= first])), model=MODEL)
+    first = predict_run(run, models=[MODEL]).memorized.step
+    found = predict_run(altered(run, lambda name, s, v: (s[s <= first], v[s <= first])), models=[MODEL])
     assert (found.memorized, found.predicted_delay, found.verdict) == (None, None, "not memorized")
     assert found.used_until_step == first
 
 
 def test_a_monitor_in_the_loop_says_what_the_run_says(run):
-    expected = predict_run(run, model=MODEL)
+    expected = predict_run(run, models=[MODEL])
     totals = {f"{split}_total": run.provenance[f"{split}_total"] for split in ("train", "test")}
-    monitor = DelayMonitor.of(run.config, parameters=run.table.size, model=MODEL, **totals)
+    monitor = DelayMonitor.of(run.config, parameters=run.table.size, models=[MODEL], **totals)
     norms, rights = run.metrics["squared_norm"], run.metrics["train_correct"]
     accuracy = dict(zip(rights.step.tolist(), (rights.value / totals["train_total"]).tolist(), strict=True))
     for step, value in zip(norms.step.tolist(), norms.value.tolist(), strict=True):
@@ -211,35 +227,35 @@ def test_a_run_of_somebody_elses_loop_is_refused(run):
     foreign = altered(run, lambda name, s, v: (s, v))
     foreign.config = None
     with pytest.raises(ValueError, match="DelayMonitor"):
-        predict_run(foreign, model=MODEL)
+        predict_run(foreign, models=[MODEL])
 
 
 def test_predicting_twice_from_disk_agrees(run):
-    assert predict_run(Run.open(run.path), model=MODEL) == predict_run(run, model=MODEL)
+    assert predict_run(Run.open(run.path), models=[MODEL]) == predict_run(run, models=[MODEL])
 
 
 def test_predict_delay_is_the_formula():
     steps = np.arange(0.0, 401, 10)
     known = evidence(SETTING, Crossing(290, 300, 400), {"squared_norm": (steps, norm(steps))})
-    assert predict_delay(known, model=MODEL).predicted_delay == pytest.approx(3 / (LR * DECAY))
-    assert prediction.predict_delay(known, model=MODEL, budget=10**9).probability == pytest.approx(
+    assert predict_delay(known, models=[MODEL]).predicted_delay == pytest.approx(3 / (LR * DECAY))
+    assert prediction.predict_delay(known, models=[MODEL], budget=10**9).probability == pytest.approx(
         1, abs=1e-9
     )
 
 
 @pytest.fixture
 def small_model(monkeypatch):
-    monkeypatch.setattr(prediction, "load_model", lambda: MODEL)
+    monkeypatch.setattr(prediction, "load_models", lambda: (MODEL,))
 
 
 def test_the_trainer_stops_where_generalization_is_predicted_too_late(run, small_model, tmp_path):
-    forecast = predict_run(run, model=MODEL)
+    forecast = predict_run(run, models=[MODEL])
     stopped = train(replace(CONFIG, stop_if_predicted_after=200), tmp_path / "stopped")
     assert stopped.finish_reason.startswith("predicted: generalization predicted at step")
     assert stopped.steps[-1] == forecast.used_until_step
     series = stopped.metrics["predicted_generalization"]
     assert series.value.tolist() == pytest.approx([forecast.predicted_generalization])
-    assert predict_run(stopped, model=MODEL) == forecast
+    assert predict_run(stopped, models=[MODEL]) == forecast
     assert train(replace(CONFIG, stop_if_predicted_after=200), tmp_path / "stopped").hash == stopped.hash
 
 
