@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ..runs.store import Run
     from .commutator import CommutatorCurve
     from .delay import DelayCurve
+    from .llc import LLCCurve
+    from .spectrum import SpectrumCurve
     from .trajectory import TrajectoryCurve
 
 Array = NDArray[np.float64]
@@ -70,7 +72,12 @@ def synopsis(run: Run, results: Mapping[str, Any]) -> tuple[Panel, ...]:
     coefficient with verdicts; explained variance against a random walk. Costs no gradients.
     """
     panels = [_accuracy(run), _loss(run), _norm(run, results.get("delay"))]
-    makers: dict[str, Callable[[Any], Panel]] = {"commutator": _commutator, "trajectory": _trajectory}
+    makers: dict[str, Callable[[Any], Panel]] = {
+        "commutator": _commutator,
+        "spectrum": _spectrum,
+        "llc": _llc,
+        "trajectory": _trajectory,
+    }
     panels += [maker(results[kind]) for kind, maker in makers.items() if kind in results]
     return tuple(panel for panel in panels if panel is not None)
 
@@ -136,6 +143,46 @@ def _commutator(curve: CommutatorCurve) -> Panel:
         Line("‖Hg‖/‖g‖", "gradient", curve.steps, curve.curvature_proper, "dashed"),
     )
     return Panel("commutator", f"defect C₁\nbatch {curve.batch_size}", "log", lines)
+
+
+def _spectrum(curve: SpectrumCurve) -> Panel:
+    """Both ends of the spectrum, and what the optimizer's stability edge is an edge of."""
+    count = curve.largest.shape[1]
+    doubts = [_doubts(curve.converged[:, k], curve.extremal[:, k]) for k in (0, count)]
+    top, bottom = curve.largest[:, 0], curve.smallest[:, 0]
+    lines = [
+        Line("top, λ(H)", "spectrum", curve.steps, top, "solid", True, notes=doubts[0], main=True),
+        Line("bottom, λ(H)", "spectrum", curve.steps, bottom, "dashed", True, notes=doubts[1]),
+    ]
+    if np.isfinite(curve.preconditioned).any():
+        doubt = _doubts(curve.preconditioned_extremal, curve.preconditioned_extremal)
+        lines.append(
+            Line("top, λ(P⁻¹H)", "gradient", curve.steps, curve.preconditioned, "solid", True, notes=doubt)
+        )
+    if np.isfinite(curve.edge):
+        lines.append(Line("stability edge", "null", curve.steps, np.full(len(top), curve.edge), "dotted"))
+    return Panel("spectrum", "eigenvalues", "symlog", tuple(lines))
+
+
+def _doubts(converged: NDArray[Any], extremal: NDArray[Any]) -> tuple[str, ...]:
+    """What is not proven of each eigenvalue."""
+    return tuple(
+        "" if c and e else "perhaps not the end" if c else "not converged"
+        for c, e in zip(converged, extremal, strict=True)
+    )
+
+
+def _llc(curve: LLCCurve) -> Panel:
+    """The published and the tilted estimate with two standard errors, and what the Hessian explains."""
+    doubts = tuple("" if verdict == "ok" else str(verdict) for verdict in curve.verdict)
+    reach = 2 * curve.tilted_stderr
+    low, high = curve.tilted - reach, curve.tilted + reach
+    lines = (
+        Line("tilted λ̂", "llc", curve.steps, curve.tilted, "solid", True, low, high, doubts, True),
+        Line("published λ̂", "llc", curve.steps, curve.llc, "dotted", True, notes=doubts),
+        Line("quadratic", "null", curve.steps, curve.quadratic, "dashed"),
+    )
+    return Panel("llc", "learning\ncoefficient", "symlog", lines)
 
 
 def _trajectory(curve: TrajectoryCurve) -> Panel:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json as text
 import sys
-from collections.abc import Iterator, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from ...runs.milestones import milestones
 from ...runs.store import Run
 from ..figures import overlay
+from ..figures.gallery import gallery
 from ..figures.style import Width, paper, save_figure
-from ..found import Found, digest, found, inputs
+from ..found import digest, found, inputs
 from ..synopsis import Align, names_of, synopsis
 from .output import jsonable, print_json
-
-_PACKAGE = __package__.rpartition(".")[0]
 
 
 def command(
@@ -58,7 +55,7 @@ def command(
     with paper(width):
         for name, run in opened.items():
             home = out if len(runs) == 1 else out / name
-            for stem, figure in figures_of(run, everything[name]):
+            for stem, figure in gallery(run, everything[name]):
                 drawn += save_figure(figure, home / stem)
         if len(runs) > 1:
             compared = {
@@ -76,18 +73,6 @@ def command(
     out.mkdir(parents=True, exist_ok=True)
     (out / "figures.json").write_text(text.dumps(jsonable(record), indent=1, ensure_ascii=False) + "\n")
     return _report(drawn, [message for one in everything.values() for message in one.stale], json)
-
-
-def figures_of(run: Run, results: Found) -> Iterator[tuple[str, Any]]:
-    """(file name without ending, figure) for all there is to draw of a run."""
-    yield from import_module("..figures.training", __package__).draw(run).items()
-    yield from import_module("..figures.synoptic", __package__).draw(run, results.by_kind).items()
-    for (noun, name), result in results.results.items():
-        if find_spec(f"{_PACKAGE}.figures.{noun}") is None:
-            continue
-        draw = import_module(f"..figures.{noun}", __package__).draw
-        suffix = "" if name is None else f"-{name}"
-        yield from ((f"{stem}{suffix}", figure) for stem, figure in draw(run, result).items())
 
 
 def _report(drawn: Sequence[Path], stale: Sequence[str], json: bool) -> int:
