@@ -3,7 +3,12 @@
 Runs that generalize are contrasted with runs that do not within a cell, a set of runs that differ in their
 seeds only, at a train fraction where either happens. A signal is read at landmarks, multiples of the
 memorization time, among runs that have not generalized yet, and what counts beside its own score is what
-it adds to train loss, gradient norm and squared parameter norm.
+it adds to train loss, gradient norm and squared parameter norm. For runs with saved commutator curves:
+
+    readings = [metric_readings(run) for run in runs]
+    signals = {name: [reading[name] for reading in readings] for name in BASELINES}
+    signals["defect"] = [Reading(curve.steps, curve.defect) for curve in curves]
+    scores = score_signals([outcome(run) for run in runs], signals)
 """
 
 from __future__ import annotations
