@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from math import ceil
 from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..geometry.norm_law import contraction_rate
-from ..geometry.subspace import Array, Center, Gram, components, grams, principal_subspace
+from ..geometry.subspace import Array, Center, Gram, Part, components, grams, principal_subspace
 from ..geometry.walks import (
     decay_curve,
     driven_steps,
@@ -176,14 +177,15 @@ def _columns(run: Run, width: int, rows: NDArray[np.int64], progress: Progress) 
     return iter(found)
 
 
-def _parts(run: Run, parameters: str | None) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+def _parts(run: Run, parameters: str | None) -> tuple[tuple[str, ...], list[Part]]:
     """Names of the matrices, and disjoint coordinates: theirs, then all others asked for."""
     if parameters is not None:
         return (), [coordinates(run, parameters)]
     matrices = run.table.matrices()
-    parts = [coordinates(run, matrix.name) for matrix in matrices]
-    rest = np.setdiff1d(np.arange(run.table.size), np.concatenate([*parts, np.arange(0)]))
-    return tuple(matrix.name for matrix in matrices), [*parts, rest]
+    spans = [slice(m.start, m.start + m.rows * m.columns) for m in matrices]
+    ends = sorted([(span.start, span.stop) for span in spans] + [(run.table.size, run.table.size)])
+    between = [np.arange(stop, start) for (_, stop), (start, _) in pairwise([(0, 0), *ends])]
+    return tuple(matrix.name for matrix in matrices), [*spans, np.concatenate(between)]
 
 
 def _components(

@@ -22,6 +22,8 @@ Array = NDArray[np.float64]
 Blocks = Callable[[int], Iterator[tuple[slice, NDArray[Any]]]]
 """width -> (columns, all T snapshots in these columns (T, <= width)) over all columns in order."""
 Center = Literal["mean", "first"]
+Part = NDArray[np.int64] | slice | None
+"""Sorted coordinates, a span of them, or all."""
 
 _BLOCK = 2**22  # numbers held at a time
 _COLUMNS = 4096  # at most so many in a float32 sum, before float64 takes over
@@ -132,20 +134,23 @@ def blocks(matrix: NDArray[Any]) -> Blocks:
     return read
 
 
-def grams(snapshots: Blocks, parts: Sequence[NDArray[np.int64] | None]) -> list[Gram]:
-    """One Gram per set of sorted coordinates (None: all of them), in one reading of all snapshots.
+def grams(snapshots: Blocks, parts: Sequence[Part]) -> list[Gram]:
+    """One Gram per set of coordinates (sorted, a slice, or None: all), in one reading of all snapshots.
 
     Raises:
         ValueError: a snapshot holds NaN or infinity, or there are none.
     """
-    sums: list[Any] = [None] * len(parts)
+    sums: list[list[Any]] = []
     for where, steps, first in _steps(snapshots):
+        sums = sums or [_nothing(len(steps)) for _ in parts]
         for k, part in enumerate(parts):
+            if not _overlaps(part, where):
+                continue
             inside = _inside(part, where)
             d, f = (steps, first) if inside is None else (steps[:, inside], first[inside])
             new = [np.float64(d @ d.T), np.float64(d @ f), float(f @ f), d.shape[1]]
-            sums[k] = new if sums[k] is None else [a + b for a, b in zip(sums[k], new, strict=True)]
-    if not sums or sums[0] is None:
+            sums[k] = [a + b for a, b in zip(sums[k], new, strict=True)]
+    if not sums:
         raise ValueError("snapshots are empty; a trajectory needs at least two of at least one parameter")
     return [_gram(*terms) for terms in sums]
 
@@ -218,8 +223,16 @@ def _steps(snapshots: Blocks) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any
     """(columns, θ_i - θ_{i-1} (T - 1, w), θ_0 (w,)); float32 for many float32 snapshots, else float64."""
     for where, block in snapshots(_width(snapshots)):
         single = block.dtype == np.float32 and len(block) > _MANY
-        values = block if single else block.astype(np.float64)
-        yield where, np.diff(values, axis=0), values[0]
+        for start in range(where.start, where.stop, _COLUMNS):
+            stop = min(start + _COLUMNS, where.stop)
+            values = block[:, start - where.start : stop - where.start]
+            values = values if single else values.astype(np.float64)
+            yield slice(start, stop), np.diff(values, axis=0), values[0]
+
+
+def _nothing(count: int) -> list[Any]:
+    """The sums over no coordinates, of `count` steps."""
+    return [np.zeros((count, count)), np.zeros(count), 0.0, 0]
 
 
 def _gram(steps: Array, first: Array, first_square: float, dimension: int) -> Gram:
@@ -249,13 +262,26 @@ def _displacements(snapshots: Blocks) -> Iterator[tuple[slice, Array, Array]]:
 def _width(snapshots: Blocks) -> int:
     """Columns to read at a time, so that a block of all snapshots is of bounded size."""
     count = len(next(snapshots(1))[1])
-    return max(1, min(_COLUMNS, _BLOCK // max(count, 1)))
+    width = max(1, _BLOCK // max(count, 1))
+    return width - width % _COLUMNS if width > _COLUMNS else width
 
 
-def _inside(part: NDArray[np.int64] | None, where: slice) -> slice | NDArray[np.int64] | None:
-    """The columns of a block that belong to the sorted coordinates of a part; None for all of them."""
+def _overlaps(part: Part, where: slice) -> bool:
+    """Whether a part has coordinates in a block."""
+    if part is None:
+        return True
+    if isinstance(part, slice):
+        return bool(part.start < where.stop and where.start < part.stop)
+    return bool(part.size and part[0] < where.stop and where.start <= part[-1])
+
+
+def _inside(part: Part, where: slice) -> slice | NDArray[np.int64] | None:
+    """The columns of a block that belong to the coordinates of a part; None for all of them."""
     if part is None:
         return None
+    if isinstance(part, slice):
+        low, high = (min(max(end, where.start), where.stop) for end in (part.start, part.stop))
+        return slice(low - where.start, high - where.start)
     low, high = np.searchsorted(part, (where.start, where.stop))
     found: NDArray[np.int64] = part[low:high] - where.start
     if found.size and found[-1] - found[0] == found.size - 1:
