@@ -5,7 +5,7 @@ BIN := .venv/bin
 RUN ?= out/default
 SETUP := .venv/.installed
 
-.PHONY: help setup check test types lint train analyze figures bench soak clean
+.PHONY: help setup check test types lint train analyze figures report browser-test bench soak clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,13 @@ analyze: $(SETUP)  ## run every analysis on RUN
 
 figures: $(SETUP)  ## draw every figure of RUN into RUN/figures
 	$(BIN)/grokscope figures $(RUN) --out $(RUN)/figures
+
+report: $(SETUP)  ## the story of RUN on one page, RUN/report.html
+	$(BIN)/grokscope report $(RUN) --out $(RUN)/report.html
+
+browser-test: $(SETUP)  ## the page in a real browser (installs Debian's chromium, as root)
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_browser.py
 
 bench: $(SETUP)  ## ratios against peers, written to bench.json (ROWS=name for some)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'

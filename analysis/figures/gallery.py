@@ -45,8 +45,11 @@ def alternative(figure: Figure) -> str:
 
 def _said(axes: Axes) -> str:
     up, across = (" ".join(text.split()) for text in (axes.get_ylabel(), axes.get_xlabel()))
-    if not up:
-        return ""
+    if hasattr(axes, "_colorbar"):
+        return f"Colors: {up}."
+    if not up:  # rows with names
+        rows = [label.get_text() for label in axes.get_yticklabels() if label.get_text()]
+        up, across = f"{len(rows)} rows ({', '.join(rows)})", across or axes.get_title()
     lines = [f"{line.get_label()} from {ends}" for line in axes.lines if (ends := _ends(line))]
     shown = f"{up} against {across}" if across else up
     return f"{shown}: {', '.join(lines)}." if lines else f"{shown}."

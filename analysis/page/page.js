@@ -357,7 +357,7 @@
     const plot = plots[0].plot;
     const { min, max } = plot.scales.x;
     const [a, b] = [plot.valToPos(min, "x"), plot.valToPos(max, "x")];
-    const middle = point.time > min && point.time < max ? plot.valToPos(point.time, "x") : (a + b) / 2;
+    const middle = point.time >= min && point.time <= max ? plot.valToPos(point.time, "x") : (a + b) / 2;
     const ends = [middle - (middle - a) * factor, middle + (b - middle) * factor].map((p) => plot.posToVal(p, "x"));
     const [low, high] = bounds(plots.flatMap((p) => p.panel.lines.flatMap((line) => line.times)));
     setZoom(ends[0] <= low && ends[1] >= high ? null : [Math.max(low, ends[0]), Math.min(high, ends[1])]);

@@ -24,9 +24,13 @@ OPTIONS = {
 _kept: list[TemporaryDirectory] = []  # removed when the tests end
 
 
-@cache
-def tiny(seed=0, analyzed=True) -> Path:
+def tiny(seed=0, *, analyzed=True) -> Path:
     """The folder of the run; what an analysis of it can't do is left out."""
+    return _made(seed, analyzed)
+
+
+@cache
+def _made(seed, analyzed):
     _kept.append(TemporaryDirectory())
     path = Path(_kept[-1].name) / f"tiny-{seed}"
     assert main(["train", "--out", str(path), *TRAIN.split(), "--seed", str(seed)]) == 0
