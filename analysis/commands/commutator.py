@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,7 @@ def command(
     factor: float = 10.0,
     reference: Path | None = None,
     objective: str | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     name: str | None = None,
     out: Path | None = None,
     json: bool = False,
@@ -56,7 +57,7 @@ def command(
         factor: an exact value sets in when it exceeds so many times its first one for 100 steps.
         reference: a run of another seed, whose weight directions serve as a null.
         objective: module:function that returns the loss of a run without configuration.
-        jobs: processes; more than one share the cores.
+        jobs: processes of one thread each; by default one per core, at most 4.
         name: name of the result, to keep several.
         out: folder of the result; by default the run's.
         json: print one JSON object.
@@ -81,7 +82,7 @@ def command(
         name=name,
         directory=out,
         progress=progress(quiet=quiet),
-        jobs=jobs,
+        jobs=min(4, len(os.sched_getaffinity(0))) if jobs is None else jobs,
     )
     options = {
         "pairs": pairs,
@@ -121,8 +122,8 @@ def _show(curve: CommutatorCurve, path: Path) -> None:
             "signal/noise": list(curve.signal_to_noise),
             "gradient noise": list(curve.gradient_noise),
             "curvature noise": list(curve.curvature_noise),
-            "undefined": curve.undefined,
         }
+        | ({"undefined": curve.undefined} if any(curve.undefined) else {})
     )
     _show_subspaces(curve)
     _show_onsets(curve)
