@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..runs.rebuild import rebuild
+from .brief import brief
 from .commutator_probe import BASES, Objectives, Probe, subspace
 from .onset import THRESHOLDS, generalization_steps, onsets
 from .result import walk
@@ -40,6 +41,8 @@ class CommutatorCurve:
 
     KIND: ClassVar[str] = "commutator"
     REVISION: ClassVar[int] = 1
+
+    __repr__ = brief
 
     steps: NDArray[np.int64]  # (S,)
     batch_size: int

@@ -18,6 +18,7 @@ from ..runs.evidence import Evidence, Setting, evidence
 from ..runs.milestones import milestones
 from ..runs.prediction import predict_run
 from ..runs.store import Run
+from .brief import brief
 
 FloatArray = NDArray[np.float64]
 
@@ -36,6 +37,8 @@ class DelayCurve:
 
     KIND: ClassVar[str] = "delay"
     REVISION: ClassVar[int] = 1
+
+    __repr__ = brief
 
     norm_steps: NDArray[np.int64]
     squared_norm: FloatArray

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..geometry.objective import exact_attention
 from ..runs.milestones import milestones
 from ..runs.rebuild import rebuild
+from .brief import brief
 from .result import fingerprint, read, result_path, walk, write
 from .rows import Progress, Row, identity
 from .snapshots import choose
@@ -43,6 +44,8 @@ class Surface:
 
     KIND: ClassVar[str] = "surface"
     REVISION: ClassVar[int] = 1
+
+    __repr__ = brief
 
     steps: NDArray[np.int64]  # (S,)
     scores: Array  # (S, 2) coordinates in the plane

@@ -25,6 +25,7 @@ from ..geometry.walks import (
     uniform_subset,
     without_decay_gram,
 )
+from .brief import brief
 from .rows import Progress, identity
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class TrajectoryCurve:
 
     KIND: ClassVar[str] = "trajectory"
     REVISION: ClassVar[int] = 1
+
+    __repr__ = brief
 
     steps: NDArray[np.int64]  # (S,)
     weights: Array  # (S,) sum to one

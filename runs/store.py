@@ -50,6 +50,11 @@ class Run:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def __repr__(self) -> str:
+        last = f" to step {self.steps[-1]}" if len(self) else ""
+        state = self.finish_reason or "unfinished"
+        return f"Run({str(self.path)!r}: {len(self)} snapshots{last}, {self.table.size} parameters, {state})"
+
     @cached_property
     def config(self) -> RunConfig | None:
         """The configuration; None for a run of a loop that is not ours."""
