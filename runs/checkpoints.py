@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..geometry.objective import canonical_name
 from ..geometry.parameters import ParameterTable
-from .checkpoint_files import Checkpoint, Part, find, read
+from .checkpoint_files import Checkpoint, Part, fetch, find, read
 from .checkpoint_steps import Gap, Source, gaps, natural, steps_of
 from .excursions import Excursion, Excursions
 from .store import Run, RunWriter
@@ -238,17 +238,20 @@ def _write(
     plan: _Plan, path: Path, provenance: Mapping[str, Any], progress: Progress
 ) -> tuple[list[str], Excursions]:
     """Write the run with one commit at the end; names of repeated checkpoints, and what stands out."""
+    fetch(plan.ordered[0][1].path)
     writer = RunWriter.create(path, None, plan.table, dtype=plan.dtype, provenance=provenance)
     seen, repeated, last = Excursions(plan.table), [], -1
+    rows = np.empty((2, plan.table.size), plan.dtype)  # used in turn: fresh memory costs more than reading
     try:
         shown = progress(plan.ordered, description="import", total=len(plan.ordered))
-        for step, found in shown:
-            theta = _row(plan, found)
+        for k, (step, found) in enumerate(shown):
+            theta = _row(plan, found, rows[seen.count % 2])
+            fetch(plan.ordered[min(k + 1, len(plan.ordered) - 1)][1].path)  # while this one is written
             if step == last:
                 _require_same(plan, step, found, theta, seen.latest)
                 repeated.append(found.name)
                 continue
-            writer.append(step, theta)
+            writer.append(step, theta, allow_nonfinite=True)  # looked at by _row
             seen.add(step, theta)
             last = step
         for name, step, value in _metrics(plan.ordered):
@@ -261,14 +264,13 @@ def _write(
     return repeated, seen
 
 
-def _row(plan: _Plan, found: _Found) -> NDArray[Any]:
-    """The parameters of one checkpoint as a fresh array (P,).
+def _row(plan: _Plan, found: _Found, row: NDArray[Any]) -> NDArray[Any]:
+    """The parameters of one checkpoint, in the given array (P,).
 
     Raises:
         ValueError: it changed since it was looked at, or has entries that are not finite.
     """
     parts = _parameters(read(found.path, found.name, key=plan.key), plan.omit)
-    row = np.empty(plan.table.size, plan.dtype)
     spans = zip(plan.table.names, plan.table.starts, plan.table.sizes, strict=True)
     for name, start, size in spans:
         if name not in parts or parts[name].shape != found.signature[name][0]:

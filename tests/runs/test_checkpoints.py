@@ -370,12 +370,12 @@ def test_an_interrupted_import_leaves_nothing(tmp_path, monkeypatch):
     written(tmp_path / "in")
     real, count = checkpoints._row, 0
 
-    def row(plan, found):
+    def row(plan, found, out):
         nonlocal count
         count += 1
         if count == 3:
             raise KeyboardInterrupt
-        return real(plan, found)
+        return real(plan, found, out)
 
     monkeypatch.setattr(checkpoints, "_row", row)
     refused(tmp_path / "in", tmp_path, None, KeyboardInterrupt)
