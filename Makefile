@@ -58,6 +58,7 @@ bench: $(SETUP)  ## ratios against peers, written to bench.json (ROWS=name for s
 	$(BIN)/python -m tests.bench $(ROWS)
 
 soak: $(SETUP)  ## the long checks
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[notebook]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak
 
 clean:  ## remove .venv and everything built
