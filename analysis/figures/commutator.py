@@ -34,8 +34,10 @@ def draw(run: Run, result: CommutatorCurve) -> dict[str, Figure]:
         plot_normalization(result, place, name, milestones=marks, labels=k == 0)
     for place in axes[0]:
         place.set_xlabel("")
-    figures["commutator_float32"], axes = panels(height=2.4)
+    figures["commutator_float32"], axes = panels(2, height=1.6, height_ratios=(2, 1), sharex=True)
     plot_float32(result, axes[0, 0], milestones=marks)
+    plot_excess(result, axes[1, 0], milestones=marks)
+    axes[0, 0].set_xlabel("")
     figures["commutator_noise"], (above, below) = row_or_column(2)
     plot_parts(result, above, milestones=marks)
     plot_alignment(result, below, milestones=marks)
@@ -96,10 +98,23 @@ def plot_float32(result: CommutatorCurve, axes: Axes, *, milestones: Milestones 
         label="… mostly rounding",
     )
     axes.plot(result.steps, result.defect_floor, ":", color=_NULL, label="rounding error")
+    axes.plot([], [], ":", color="black", label="gradient differences")
     log_values(axes)
     axes.set_ylabel("commutator defect $D$")
     step_axis(axes, result.steps)
     legend_above(axes)
+    mark_milestones(axes, milestones, labels=False)
+
+
+def plot_excess(result: CommutatorCurve, axes: Axes, *, milestones: Milestones | None = None) -> None:
+    """How many times too large the float32 defect is, and that of gradient differences beside it."""
+    axes.axhline(1, color=_EXACT, linewidth=0.8)
+    ratio = result.float32_defect / result.defect
+    axes.plot(result.steps, ratio, "s-", color=_ROUNDED, markersize=2.5)
+    axes.plot(result.steps, result.compensated_defect / result.defect, ":", color="black")
+    log_values(axes)
+    axes.set_ylabel("over exact")
+    step_axis(axes, result.steps)
     mark_milestones(axes, milestones, labels=False)
 
 

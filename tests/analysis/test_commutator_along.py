@@ -172,6 +172,7 @@ def test_a_run_without_configuration_takes_a_given_objective(run, curve):
     double = train(replace(CONFIG, dtype="float64", steps=20), run.path.parent / "double")
     exact = commutator_along(double, objective=rebuild(double), snapshots=[2], **FAST)
     assert np.isnan(exact.float32_defect).all()
+    assert len(draw(double, exact)) == 4  # with nothing to show in float32
     assert np.isfinite(exact.optimizer_relative).all()
     both = commutator_along(double, snapshots=[2], **FAST)
     assert np.isfinite(both.float32_defect).all()
