@@ -30,9 +30,12 @@ def browser(profile):
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     loop = asyncio.new_event_loop()
     try:
-        yield Page(loop, _socket(Path(profile) / "DevToolsActivePort", process))
+        page = Page(loop, _socket(Path(profile) / "DevToolsActivePort", process))
+        yield page
+        page.send("Browser.close")  # or it leaves folders behind
+        process.wait(20)
     finally:
-        process.terminate()
+        process.kill()
         process.wait(20)
         loop.close()
 
