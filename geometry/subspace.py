@@ -141,12 +141,11 @@ def grams(snapshots: Blocks, parts: Sequence[Part]) -> list[Gram]:
         ValueError: a snapshot holds NaN or infinity, or there are none.
     """
     sums: list[list[Any]] = []
+    starts, stops = np.array([_bounds(part) for part in parts]).T
     for where, steps, first in _steps(snapshots):
         sums = sums or [_nothing(len(steps)) for _ in parts]
-        for k, part in enumerate(parts):
-            if not _overlaps(part, where):
-                continue
-            inside = _inside(part, where)
+        for k in np.flatnonzero((starts < where.stop) & (where.start < stops)).tolist():
+            inside = _inside(parts[k], where)
             d, f = (steps, first) if inside is None else (steps[:, inside], first[inside])
             new = [np.float64(d @ d.T), np.float64(d @ f), float(f @ f), d.shape[1]]
             sums[k] = [a + b for a, b in zip(sums[k], new, strict=True)]
@@ -266,13 +265,13 @@ def _width(snapshots: Blocks) -> int:
     return width - width % _COLUMNS if width > _COLUMNS else width
 
 
-def _overlaps(part: Part, where: slice) -> bool:
-    """Whether a part has coordinates in a block."""
-    if part is None:
-        return True
+def _bounds(part: Part) -> tuple[float, float]:
+    """The coordinates of a part lie in [start, stop)."""
     if isinstance(part, slice):
-        return bool(part.start < where.stop and where.start < part.stop)
-    return bool(part.size and part[0] < where.stop and where.start <= part[-1])
+        return part.start, part.stop
+    if part is None:
+        return 0, np.inf
+    return (part[0], part[-1] + 1) if part.size else (0, 0)
 
 
 def _inside(part: Part, where: slice) -> slice | NDArray[np.int64] | None:
