@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 import types
 from collections.abc import Mapping
@@ -232,6 +233,8 @@ _NOT_NEGATIVE = (lambda v: isfinite(v) and v >= 0), "at least 0 and finite"
 _FRACTION = (lambda v: 0 <= v < 1), "in [0, 1)"
 _SEED = (lambda v: 0 <= v < 2**63), "in [0, 2**63)"
 
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d{1,3})?", re.ASCII)
+
 _RULES = (
     ("task", *_known(TASKS)),
     ("modulus", *_whole(2)),
@@ -269,5 +272,5 @@ _RULES = (
     ("second_moment_every", *_whole(0)),
     ("state_at", lambda v: all(s == "memorized" or s >= 0 for s in v), "steps at least 0, or 'memorized'"),
     ("dtype", lambda v: v in ("float32", "float64"), "float32 or float64"),
-    ("device", lambda v: bool(v), "a torch device such as cpu or cuda"),
+    ("device", lambda v: bool(_DEVICE.fullmatch(v)), "cpu, cuda, mps or xpu, with a number as in cuda:1"),
 )

@@ -38,9 +38,17 @@ class Task:
     heads: tuple[str, ...] = ()
 
     def to(self, device: str | torch.device) -> Task:
-        """The same task with its tensors on device."""
+        """The same task with its tensors on device.
+
+        Raises:
+            ValueError: this machine or this torch has no such device.
+        """
         names = ("inputs", "targets", "train", "test")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        try:
+            return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"device={str(device)!r} is not to be had here: {reason}") from error
 
 
 def make_task(config: RunConfig, *, trust: bool = False) -> Task:
