@@ -154,6 +154,14 @@ def dense(operator: SymmetricOperator) -> Tensor:
     return operator @ torch.eye(operator.dim, dtype=operator.dtype, device=operator.device)
 
 
+def gradient_graph(loss: Loss, theta: Tensor) -> tuple[Tensor, Product]:
+    """∇loss (P,) at theta, and the product v -> ∇²loss v on its kept graph."""
+    point = theta.detach().clone().requires_grad_(True)
+    with torch.enable_grad():
+        slope = _derivative(loss(point), point, create_graph=True)
+    return slope.detach(), lambda v: _derivative(slope, point, v)
+
+
 def coordinates(objective: Objective, parameters: str | Iterable[str]) -> Tensor:
     """Coordinates (Q,) of theta in the named groups or patterns, on the objective's device."""
     if objective.table is None:
@@ -192,11 +200,7 @@ def _double_backward(objective: Objective, theta: Tensor) -> Product:
 
 
 def _kept_graph(loss: Loss, theta: Tensor) -> Product:
-    """Product v -> ∂⟨∇loss, v⟩/∂theta on a graph of ∇loss built once."""
-    point = theta.clone().requires_grad_(True)
-    with torch.enable_grad():
-        slope = _derivative(loss(point), point, create_graph=True)
-    return lambda v: _derivative(slope, point, v)
+    return gradient_graph(loss, theta)[1]
 
 
 def _derivative(

@@ -41,7 +41,7 @@ class SpectralDensity:
 
     def expectation(self, function: Callable[[Array], Array]) -> Estimate:
         """∫ρ(a) f(a) da = tr f(A)/P, for f applied entry by entry to an array of eigenvalues."""
-        return _over_probes((self.weights * function(self.nodes)).sum(axis=1))
+        return over_probes((self.weights * function(self.nodes)).sum(axis=1))
 
     def moment(self, order: int) -> Estimate:
         """Tr Aᵒ/P for o = order; order 0 is one, exactly."""
@@ -109,7 +109,7 @@ def trace(
     generator = generator or torch.Generator().manual_seed(0)
     rows, exact = _exact_part(operator, sketch, known, generator)
     samples = np.array([_sample(operator, rows, generator) for _ in range(probes)])
-    value, stderr = _over_probes(samples)
+    value, stderr = over_probes(samples)
     return Estimate(exact + value, stderr)
 
 
@@ -144,6 +144,7 @@ def _padded(row: Array, width: int, mode: str) -> Array:
     return padded
 
 
-def _over_probes(samples: Array) -> Estimate:
+def over_probes(samples: Array) -> Estimate:
+    """Mean and standard error of independent samples (n,)."""
     stderr = samples.std(ddof=1) / np.sqrt(len(samples)) if len(samples) > 1 else np.nan
     return Estimate(float(samples.mean()), float(stderr))
