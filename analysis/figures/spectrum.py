@@ -92,7 +92,7 @@ def plot_density(result: SpectrumCurve, axes: Axes) -> None:
     reach = float(np.abs(result.density_nodes[result.density_weights > 0]).max())
     threshold = float(10.0 ** np.floor(np.log10(max(reach * 1e-4, result.roundoff.max(), 1e-30))))
     ends = _scaled(np.array([-reach, reach]), threshold) * 1.05
-    grid = np.linspace(*ends, 600)
+    grid = np.linspace(ends[0], ends[1], 600)
     for step, nodes, weights, color in zip(
         result.density_steps, result.density_nodes, result.density_weights, MOMENT_COLORS, strict=False
     ):
