@@ -32,7 +32,8 @@ def mixed_pairs(positive: NDArray[np.bool_], cells: NDArray[np.int64]) -> Pairs:
 def wins(values: Array, pairs: Pairs) -> Array:
     """Per pair 1 if the positive run has the larger value, 0 if the smaller, 1/2 if they are equal (m,)."""
     difference = values[pairs[:, 0]] - values[pairs[:, 1]]
-    return (difference > 0) + 0.5 * (difference == 0)
+    counted: Array = (difference > 0) + 0.5 * (difference == 0)
+    return counted
 
 
 def stratified_auc(values: Array, positive: NDArray[np.bool_], cells: NDArray[np.int64]) -> float:
