@@ -162,7 +162,7 @@ def _details(name: str, told: Told, *, figures: bool, several: bool) -> Markup:
     if figures:
         parts.append(_fold("Figures", element("div", *_pictures(told), class_="figures")))
     parts += [_fold("Configuration", _configuration(told.run)), _fold("Provenance", _provenance(told))]
-    parts.append(_fold("How to reproduce it", _reproduction(name, told)))
+    parts.append(_fold("How to reproduce it", _reproduction(told)))
     heading = element("h2", name if several else "Evidence")
     return element("section", heading, *parts, aria_label=f"details of {name}")
 
@@ -205,7 +205,8 @@ def _provenance(told: Told) -> Markup:
     return joined(rows, table(columns, caption="Results"))
 
 
-def _reproduction(name: str, told: Told) -> Markup:
+def _reproduction(told: Told) -> Markup:
+    name = str(told.run.path)
     file = f"{Path(name).name}.toml"
     lines = [] if told.run.config is None else [f"grokscope train {file} --out {name}"]
     for kind, label in told.found.results:

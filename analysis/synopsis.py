@@ -27,6 +27,7 @@ ALIGNED = {
     "generalized": "steps since generalization",
     "milestones": "0 memorized, 1 generalized",
 }
+_LONG = 24  # characters of a name that a legend has room for
 
 
 class Line(NamedTuple):
@@ -208,10 +209,28 @@ def hidden(panel: Panel) -> int:
 
 
 def names_of(paths: Sequence[Any]) -> list[str]:
-    """A short, distinct name per run: the folder's, with as many parents as it takes."""
+    """A short, distinct name per run: the folder's, with as many parents as it takes.
+
+    Of long names, such as a sweep gives, only the parts between underscores in which they differ.
+
+    Raises:
+        ValueError: a run is named twice.
+    """
     resolved = [path.resolve().parts for path in paths]
-    for depth in range(1, max(map(len, resolved), default=1) + 1):
-        names = ["/".join(parts[-depth:]) for parts in resolved]
-        if len(set(names)) == len(names):
-            return names
-    raise ValueError(f"runs={[str(path) for path in paths]} names a run twice; give each once")
+    if len(set(resolved)) < len(resolved):
+        raise ValueError(f"runs={[str(path) for path in paths]} names a run twice; give each once")
+    depth = 1
+    while len({parts[-depth:] for parts in resolved}) < len(resolved):
+        depth += 1
+    names = ["/".join(parts[-depth:]) for parts in resolved]
+    return _differing(names) if max(map(len, names), default=0) > _LONG else names
+
+
+def _differing(names: Sequence[str]) -> list[str]:
+    """The parts in which names differ; the names themselves where that leaves any two the same."""
+    split = [name.split("_") for name in names]
+    if len({len(parts) for parts in split}) > 1:
+        return list(names)
+    kept = [i for i, parts in enumerate(zip(*split, strict=True)) if len(set(parts)) > 1]
+    short = ["_".join(parts[i] for i in kept) for parts in split]
+    return short if len(set(short)) == len(short) and all(short) else list(names)

@@ -47,11 +47,18 @@ def plot_overlay(runs: Mapping[str, Compared], key: str, axes: Axes, *, align: A
         if panel is None or line is None or times is None:
             continue
         drawn.append((panel, line))
-        axes.plot(times, line.values, "o-" if line.marked else "-", color=color, label=name, markersize=2.5)
+        axes.plot(
+            times,
+            line.values,
+            "o-" if line.marked else "-",
+            color=color,
+            label=_clipped(name),
+            markersize=2.5,
+        )
         _mark(axes, run.milestones, align, line, color)
     _finish(axes, drawn, align, missing=len(runs) - len(drawn))
     if drawn and len(drawn) <= 8:
-        legend_above(axes, columns=2)
+        legend_above(axes, columns=2 if max(map(len, runs)) <= 20 else 1)
 
 
 def run_colors(count: int) -> list[str]:
@@ -60,6 +67,11 @@ def run_colors(count: int) -> list[str]:
         return list(RUN_COLORS[:count])
     shades = mpl.colormaps["viridis"](np.linspace(0, 0.9, count))
     return [mpl.colors.to_hex(shade) for shade in shades]
+
+
+def _clipped(name: str) -> str:
+    """A name in at most 44 characters, its middle left out."""
+    return name if len(name) <= 44 else f"{name[:21]}…{name[-22:]}"
 
 
 def _mark(axes: Axes, found: Milestones, align: Align, line: Line, color: str) -> None:
@@ -78,7 +90,7 @@ def _mark(axes: Axes, found: Milestones, align: Align, line: Line, color: str) -
 def _finish(axes: Axes, drawn: Sequence[tuple[Panel, Line]], align: Align, *, missing: int) -> None:
     if drawn:
         panel, line = drawn[0]
-        axes.set_ylabel(f"{panel.label}: {line.label}")
+        axes.set_ylabel(" ".join(panel.label.split()) + f": {line.label}")
         if panel.scale == "log":
             log_values(axes)
         elif panel.scale == "symlog":

@@ -147,24 +147,37 @@
     return size && (size >= 1e5 || size < 1e-3) ? v.toExponential(0).replace("e+", "e") : String(Number(v.toPrecision(6)));
   });
 
-  // Labels of a wide logarithmic axis at few powers of ten only, or they would meet.
-  function sparse(u, splits, axis) {
+  // Ticks of a (signed) logarithmic axis: powers of ten, on a short one also twice and five times these.
+  function powers(u, axis, min, max) {
     const scale = u.scales[u.axes[axis].scale];
-    if (scale.distr !== 3 && scale.distr !== 4) return splits;
-    const high = u.axes[axis].side % 2 ? u.bbox.height : u.bbox.width;
-    const room = (u.axes[axis].side % 2 ? 16 : 34) * devicePixelRatio;
-    let last = null;
-    return splits.map((v) => {
-      const power = Math.log10(Math.abs(v));
-      const isPower = v === 0 || Math.abs(power - Math.round(power)) < 1e-6;
-      const at = u.valToPos(v, u.axes[axis].scale, true);
-      const decades = high / Math.max(1, Math.log10(scale.max / Math.max(scale.min, scale.max * 1e-9)));
-      if (!isPower && decades < 5 * room) return null;
-      if (last != null && Math.abs(at - last) < room) return null;
-      last = at;
-      return v;
-    });
+    const signed = scale.distr === 4;
+    const [low, high] = [signed ? scale.asinh : min, Math.max(Math.abs(min), Math.abs(max))];
+    const factors = Math.log10(high / low) < 2 ? [1, 2, 5] : [1];
+    const found = signed ? [0] : [];
+    for (let e = Math.floor(Math.log10(low)); 10 ** e <= high; e += 1) {
+      for (const factor of factors) {
+        const value = Number((factor * 10 ** e).toPrecision(1));
+        if (value >= low * 0.999) found.push(value, ...(signed ? [-value] : []));
+      }
+    }
+    return found.filter((v) => v >= min && v <= max).sort((x, y) => x - y);
   }
+
+  // As many labels as there is room for, zero and the largest first.
+  function sparse(u, splits, axis) {
+    const room = u.axes[axis].side % 2 ? 16 : 34;
+    const taken = [];
+    const kept = new Set();
+    for (const v of [...splits].sort((x, y) => (y === 0) - (x === 0) || Math.abs(y) - Math.abs(x))) {
+      const at = u.valToPos(v, u.axes[axis].scale);
+      if (taken.some((other) => Math.abs(other - at) < room)) continue;
+      taken.push(at);
+      kept.add(v);
+    }
+    return splits.map((v) => (kept.has(v) ? v : null));
+  }
+
+  const lines = (distr) => (distr > 1 ? { splits: powers } : {});
 
   function annotate(panel, isFirst) {
     return (u) => {
@@ -248,15 +261,16 @@
     home.append(section);
     const { data, series, bands } = tables(panel);
     const axis = { stroke: css("--ink"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), width: 1 }, font: "12px system-ui, sans-serif" };
+    const [across, up] = [horizontal(times), vertical(panel)];
     const plot = new uPlot({
       width: Math.max(240, home.clientWidth), height: isLast ? 150 : 128, series, bands,
       padding: [number_ === 0 ? 36 : 8, 14, 0, 0],
       legend: { show: false },
       cursor: { points: { size: 8 }, drag: { x: true, y: false, dist: 8 }, y: false },
-      scales: { x: horizontal(times), y: vertical(panel) },
+      scales: { x: across, y: up },
       axes: [
-        { ...axis, scale: "x", values: isLast ? ticks : () => [], size: isLast ? 34 : 10, filter: sparse, space: 44 },
-        { ...axis, scale: "y", values, size: AXIS_WIDTH, filter: sparse, space: 24 },
+        { ...axis, scale: "x", values: isLast ? ticks : () => [], size: isLast ? 34 : 10, filter: sparse, space: 44, ...lines(across.distr) },
+        { ...axis, scale: "y", values, size: AXIS_WIDTH, filter: sparse, space: 24, ...lines(up.distr) },
       ],
       hooks: {
         drawClear: [annotate(panel, number_ === 0)],
@@ -285,6 +299,8 @@
     return item;
   }
 
+  const clipped = (name) => (name.length > 34 ? `${name.slice(0, 14)}…${name.slice(-19)}` : name);
+
   function toggle(line) {
     const button = document.createElement("button");
     button.type = "button";
@@ -294,7 +310,8 @@
     dash.className = "dash " + line.dash;
     dash.style.borderColor = ink(line.color);
     const value = document.createElement("output");
-    button.append(dash, line.label, value);
+    const name = Object.assign(document.createElement("span"), { className: "name", textContent: clipped(line.label), title: line.label });
+    button.append(dash, name, value);
     button.addEventListener("click", () => {
       hidden.has(line.key) ? hidden.delete(line.key) : hidden.add(line.key);
       build();

@@ -96,8 +96,8 @@ def test_the_chart_has_the_numbers_of_the_run(told, page):
 
 def test_what_is_needed_to_do_it_again_is_there(told, page):
     assert told.run.hash in page
-    assert "grokscope train tiny.toml" in page
-    assert "grokscope analyze trajectory tiny" in page
+    assert "grokscope train tiny-0.toml" in page
+    assert f"grokscope analyze trajectory {told.run.path}" in page
     for line in told.run.config.to_toml().splitlines():
         assert line.replace('"', "&quot;").replace("'", "&#x27;") in page
     for path in told.found.paths.values():

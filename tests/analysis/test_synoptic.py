@@ -136,6 +136,14 @@ def test_runs_get_short_and_distinct_names(tmp_path):
         names_of([Path("x/a"), Path("x/../x/a")])
 
 
+def test_of_long_names_only_what_differs_is_kept():
+    sweep = [Path(f"x/modulus-31_lr-0.0015_weight_decay-{decay}_seed-7") for decay in (0.5, 1.0)]
+    assert names_of(sweep) == ["decay-0.5", "decay-1.0"]
+    unequal = [Path("x/a_very_long_name_of_a_run_0"), Path("x/another_long_name_of_a_run")]
+    assert names_of(unequal) == [path.name for path in unequal]
+    assert names_of([Path("x/one_very_long_name_of_a_single_run")]) == ["one_very_long_name_of_a_single_run"]
+
+
 def test_long_lines_keep_their_ends_and_extremes():
     values = np.random.default_rng(0).standard_normal(50_000)
     values[12_345], values[23_456] = 9, -9
