@@ -5,14 +5,13 @@ theirs; the forward pass is ours. Two savings, both exact: only the position tha
 the last layer's query, output projection and feed-forward part; and what the first layer's attention
 takes in depends on (token, position) alone, so it is computed once per distinct one and looked up.
 
-Shapes: n sequences, l positions, r of them going on, width d. Positions come first, (l, n, d), so that a
-position is a contiguous piece of memory.
+The stream of n sequences of l tokens is one matrix (l n, d), positions first: row i n + s is position i of
+sequence s. So a position is a contiguous piece of memory, and every layer a plain matrix product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import sqrt
 from typing import NamedTuple, cast
 
 import torch
@@ -30,10 +29,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": functional.gelu, "
 class _Inputs(NamedTuple):
     """What a layer's attention takes in; query and key are absent where attention is uniform."""
 
-    residual: Tensor  # (r, n, d)
-    value: Tensor  # (l, n, d)
-    query: Tensor | None = None  # (r, n, d)
-    key: Tensor | None = None  # (l, n, d)
+    residual: Tensor  # (r n, d) at the r positions that go on
+    value: Tensor  # (l n, d)
+    query: Tensor | None = None  # (r n, d)
+    key: Tensor | None = None  # (l n, d)
 
 
 class Transformer(nn.Module):
@@ -112,68 +111,85 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (n, classes), or (n, heads, classes), of tokens (n, l)."""
+        number, positions = tokens.shape
         read = {"first": slice(0, 1), "last": slice(-1, None), "mean": slice(None)}[self.readout]
         first, *others = self.layers
-        rows = [slice(None)] * len(others) + [read]
-        x = self._complete(first, self._first_inputs(first, tokens.T, rows[0]), rows[0])
-        for layer, chosen in zip(others, rows[1:], strict=True):
-            x = self._complete(layer, self._inputs(layer, x, chosen), chosen)
+        going_on = [range(positions)] * len(others) + [range(positions)[read]]
+        x = self._complete(first, self._first_inputs(first, tokens.T, going_on[0]), going_on[0], number)
+        for layer, chosen in zip(others, going_on[1:], strict=True):
+            x = self._complete(layer, self._inputs(layer, x, chosen, number), chosen, number)
         features = self.norm(x)
-        return cast(Tensor, self.head(features.mean(0) if self.readout == "mean" else features[0]))
+        if self.readout == "mean":
+            features = features.view(positions, number, -1).mean(0)
+        return cast(Tensor, self.head(features))
 
-    def _first_inputs(self, layer: nn.TransformerEncoderLayer, tokens: Tensor, rows: slice) -> _Inputs:
+    def _first_inputs(self, layer: nn.TransformerEncoderLayer, tokens: Tensor, chosen: range) -> _Inputs:
         """The first layer's inputs for tokens (l, n), by lookup where there are more samples than tokens."""
         token, position = self.token.weight, self.position.weight.unsqueeze(1)
-        if tokens.shape[1] <= len(token):
-            return self._inputs(layer, self.embedding_norm(token[tokens] + position), rows)
-        table = self._inputs(layer, self.embedding_norm(token + position), rows)  # n: every token once
-        everywhere, going_on = _places(tokens, len(token)), _places(tokens[rows], len(token))
-        value = _look_up(table.value, everywhere)
-        key = None if table.key is None else _look_up(table.key, everywhere)
-        query = None if table.query is None else _look_up(table.query, going_on)
-        return _Inputs(_look_up(table.residual, going_on), value, query, key)
+        vocabulary, number = len(token), tokens.shape[1]
+        if number <= vocabulary:
+            x = self.embedding_norm((self.token(tokens) + position).flatten(0, 1))
+            return self._inputs(layer, x, chosen, number)
+        every_token = self.embedding_norm((token + position).flatten(0, 1))
+        table = self._inputs(layer, every_token, chosen, vocabulary)
+        everywhere = _places(tokens, vocabulary)
+        here = _places(tokens[chosen.start : chosen.stop], vocabulary)
+        query = None if table.query is None else table.query.index_select(0, here)
+        key = None if table.key is None else table.key.index_select(0, everywhere)
+        value = table.value.index_select(0, everywhere)
+        return _Inputs(table.residual.index_select(0, here), value, query, key)
 
-    def _inputs(self, layer: nn.TransformerEncoderLayer, x: Tensor, rows: slice) -> _Inputs:
-        """Residual and query at `rows`, key and value everywhere, from the stream x (l, n, d)."""
-        attention, residual = layer.self_attn, x[rows]
-        y = layer.norm1(x) if self.norm_first else x
-        to_query, to_key, to_value = cast(Tensor, attention.in_proj_weight).chunk(3)
-        bias = attention.in_proj_bias
+    def _inputs(self, layer: nn.TransformerEncoderLayer, x: Tensor, chosen: range, number: int) -> _Inputs:
+        """Residual and query at the chosen positions, key and value everywhere, of the stream x (l n, d)."""
+        residual = _rows(x, chosen, number)
+        y, mine = x, residual
+        if self.norm_first:
+            y = layer.norm1(x)
+            mine = _rows(y, chosen, number)
+        to_query, to_key, to_value = cast(Tensor, layer.self_attn.in_proj_weight).chunk(3)
+        bias = layer.self_attn.in_proj_bias
         by_query, by_key, by_value = (None,) * 3 if bias is None else bias.chunk(3)
         value = functional.linear(y, to_value, by_value)
         if self.uniform:
             return _Inputs(residual, value)
-        query = functional.linear(y[rows], to_query, by_query) / sqrt(x.shape[-1] / self.num_heads)
+        query = functional.linear(mine, to_query, by_query)
         return _Inputs(residual, value, query, functional.linear(y, to_key, by_key))
 
-    def _complete(self, layer: nn.TransformerEncoderLayer, inputs: _Inputs, rows: slice) -> Tensor:
-        """The layer's output (r, n, d) at `rows`."""
-        attended = layer.self_attn.out_proj(self._attended(inputs, rows))
+    def _complete(
+        self, layer: nn.TransformerEncoderLayer, inputs: _Inputs, chosen: range, number: int
+    ) -> Tensor:
+        """The layer's output (r n, d) at the chosen positions."""
+        attended = layer.self_attn.out_proj(self._attended(inputs, chosen, number))
         if self.norm_first:
             x: Tensor = inputs.residual + attended
             return x + self._feedforward(layer, layer.norm2(x))
         x = layer.norm1(inputs.residual + attended)
         return cast(Tensor, layer.norm2(x + self._feedforward(layer, x)))
 
-    def _attended(self, inputs: _Inputs, rows: slice) -> Tensor:
+    def _attended(self, inputs: _Inputs, chosen: range, number: int) -> Tensor:
         if inputs.query is None or inputs.key is None:
-            return inputs.value.mean(0, keepdim=True).expand_as(inputs.residual)
+            mean = inputs.value.view(-1, number, inputs.value.shape[-1]).mean(0)
+            return mean.repeat(len(chosen), 1)
         allowed = None
         if self.causal:
-            order = torch.arange(len(inputs.value), device=inputs.value.device)
-            allowed = order[rows, None] >= order
-        return mix(inputs.query, inputs.key, inputs.value, heads=self.num_heads, allowed=allowed)
+            order = torch.arange(len(inputs.value) // number, device=inputs.value.device)
+            allowed = order[chosen.start : chosen.stop, None] >= order
+        return mix(
+            inputs.query, inputs.key, inputs.value, number=number, heads=self.num_heads, allowed=allowed
+        )
 
     def _feedforward(self, layer: nn.TransformerEncoderLayer, x: Tensor) -> Tensor:
         return cast(Tensor, layer.linear2(self.activation(layer.linear1(x))))
 
 
+def _rows(x: Tensor, chosen: range, number: int) -> Tensor:
+    """The rows of the stream x (l n, d) that belong to the chosen positions."""
+    whole = len(chosen) * number == len(x)
+    return x if whole else x[chosen.start * number : chosen.stop * number]
+
+
 def _places(tokens: Tensor, vocabulary: int) -> Tensor:
-    """Where tokens (r, n) lie in a table of r positions times `vocabulary` tokens."""
-    return tokens + vocabulary * torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
-
-
-def _look_up(table: Tensor, places: Tensor) -> Tensor:
-    """Rows (r, n, d) of table (r, vocabulary, d)."""
-    found = table.flatten(0, 1).index_select(0, places.flatten())
-    return found.view(*places.shape, table.shape[-1])
+    """Rows (r n,) where tokens (r, n) lie in a table of r positions times `vocabulary` tokens."""
+    if len(tokens) == 1:
+        return tokens[0]
+    return (tokens + vocabulary * torch.arange(len(tokens), device=tokens.device).unsqueeze(1)).flatten()

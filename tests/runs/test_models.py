@@ -137,8 +137,9 @@ def test_attention_equals_pytorchs(rows: int, positions: int, causal: bool) -> N
     allowed = torch.ones(positions, positions).tril().bool()[-rows:] if causal else None
     by_head = [x.view(len(x), 5, 2, 4).permute(1, 2, 0, 3) for x in (query, key, value)]
     expected = nn.functional.scaled_dot_product_attention(*by_head, attn_mask=allowed)
-    found = mix(query / 2, key, value, heads=2, allowed=allowed)  # the caller divides by sqrt(4)
-    torch.testing.assert_close(found, expected.permute(2, 0, 1, 3).flatten(2), **CLOSE)
+    rows_first = [x.flatten(0, 1) for x in (query, key, value)]
+    found = mix(*rows_first, number=5, heads=2, allowed=allowed)
+    torch.testing.assert_close(found, expected.permute(2, 0, 1, 3).reshape(5 * rows, 8), **CLOSE)
 
 
 def test_uniform_attention_equals_zero_query_weights() -> None:
