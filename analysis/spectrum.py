@@ -17,6 +17,7 @@ from ..geometry.probe import require_deterministic
 from ..geometry.spectrum import spectral_density
 from ..runs.milestones import milestones
 from ..runs.streams import generator
+from .brief import brief
 from .edge import clipped_fractions, edge_of, with_moments
 from .gate import gate_opening
 from .result import walk
@@ -45,6 +46,8 @@ class SpectrumCurve:
 
     KIND: ClassVar[str] = "spectrum"
     REVISION: ClassVar[int] = 1
+
+    __repr__ = brief
 
     steps: NDArray[np.int64]  # (S,)
     largest: Array  # (S, k) descending
