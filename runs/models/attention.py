@@ -23,11 +23,11 @@ def mix(
     query, key, value = (x.view(-1, number, heads, x.shape[-1] // heads) for x in (query, key, value))
     if len(query) * len(key) > ELEMENTWISE_PAIRS:
         return _by_products(query, key, value, allowed)
-    scores = (query.unsqueeze(1) * key).sum(-1) / sqrt(query.shape[-1])  # (r, l, n, heads)
+    scores = (query.unsqueeze(1) * key.unsqueeze(0)).sum(-1) / sqrt(query.shape[-1])  # (r, l, n, heads)
     if allowed is not None:
         scores = scores.masked_fill(~allowed[:, :, None, None], -torch.inf)
     weights = scores.softmax(1).unsqueeze(-1)
-    return (weights * value).sum(1).view(-1, value.shape[-2] * value.shape[-1])
+    return (weights * value.unsqueeze(0)).sum(1).view(-1, value.shape[-2] * value.shape[-1])
 
 
 def _by_products(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
