@@ -183,7 +183,14 @@ def _llc(curve: LLCCurve) -> Panel:
         Line("published λ̂", "llc", curve.steps, curve.llc, "dotted", True, notes=doubts),
         Line("quadratic", "null", curve.steps, curve.quadratic, "dashed"),
     )
-    return Panel("llc", "learning\ncoefficient", "symlog", lines)
+    return Panel("llc", "learning\ncoefficient", _signed_scale(lines), lines)
+
+
+def _signed_scale(lines: Sequence[Line]) -> Scale:
+    """Linear, or signed logarithmic where some values are far larger than most."""
+    values = np.abs(np.concatenate([line.values for line in lines]))
+    values = values[np.isfinite(values) & (values > 0)]
+    return "symlog" if values.size and values.max() > 30 * np.median(values) else "linear"
 
 
 def _trajectory(curve: TrajectoryCurve) -> Panel:

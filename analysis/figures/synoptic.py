@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, SymmetricalLogLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter
+from numpy.typing import NDArray
 
 from ...runs.milestones import Milestones, milestones
 from ..synopsis import Line, Panel, hidden, synopsis
@@ -81,10 +82,24 @@ def plot_line(line: Line, axes: Axes) -> None:
 
 def signed_values(axes: Axes, panel: Panel) -> None:
     """A vertical axis that is linear around zero and logarithmic beyond, so negative values are shown."""
-    sizes = np.abs(np.concatenate([line.values for line in panel.lines]))
-    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    values = np.concatenate([line.values for line in panel.lines])
+    sizes = np.abs(values[np.isfinite(values) & (values != 0)])
     threshold = 10.0 ** np.floor(np.log10(np.median(sizes) / 10)) if sizes.size else 1.0
     axes.set_yscale("symlog", linthresh=threshold, linscale=0.5)
-    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=threshold))
+    low, high = axes.get_ylim()
+    powers = 10.0 ** np.arange(np.log10(threshold), 16)
+    ticks = np.array([0.0, *np.stack([powers, -powers], axis=1).ravel()[::-1]])
+    axes.yaxis.set_major_locator(FixedLocator(_apart(axes, ticks[(ticks >= low) & (ticks <= high)])))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.axhline(0, color="0.8", linewidth=0.6, zorder=0)
+
+
+def _apart(axes: Axes, ticks: NDArray[np.float64]) -> list[float]:
+    """Those of ticks, by precedence, that leave room for each other's labels."""
+    scale = 72 / (axes.figure.dpi or 72)
+    heights = axes.transData.transform([(1, tick) for tick in ticks])[:, 1] * scale
+    kept: list[int] = []
+    for i, height in enumerate(heights):
+        if all(abs(height - heights[j]) > 11 for j in kept):
+            kept.append(i)
+    return [float(ticks[i]) for i in kept]
