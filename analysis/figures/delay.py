@@ -58,7 +58,7 @@ def plot_predictors(result: DelayCurve, axes: Axes) -> None:
     if result.delay is not None:
         axes.axvline(result.delay, color=COLORS["generalized"], linestyle="--", linewidth=0.9)
     axes.set_yticks(rows, result.predictors)
-    axes.set_xscale("log")
+    log_values(axes, which="x", decades=1.5)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel("delay in steps (dashed: actual)")
 

@@ -107,18 +107,19 @@ def step_axis(axes: Axes, steps: Sequence[int] | NDArray[np.int64], *, label: st
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def log_values(axes: Axes, *, decades: float = 2.5) -> None:
-    """A logarithmic y axis with few labels: at 1, 2 and 5 below so many decades, else at powers of ten.
+def log_values(axes: Axes, *, which: Literal["x", "y"] = "y", decades: float = 2.5) -> None:
+    """A logarithmic axis with few labels: at 1, 2 and 5 below so many decades, else at powers of ten.
 
     Call it after drawing: what is drawn decides.
     """
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
     narrow = np.log10(high / low) < decades
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
+    axis.set_minor_formatter(NullFormatter())
     if narrow:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def legend_above(axes: Axes, *, columns: int = 2, **options: Any) -> None:

@@ -16,9 +16,9 @@ TRAIN = (
     "--evaluate-every 20 --snapshot-every 20 --second-moment-every 20 --train-fraction 0.8 --quiet"
 )
 OPTIONS = {
-    "commutator": "--snapshots 5 --pairs 2 --split-pairs 1 --rank 3 --quiet",
+    "commutator": "--snapshots 5 --pairs 2 --split-pairs 1 --rank 3 --jobs 1 --quiet",
     "spectrum": "--snapshots 4 --quiet",
-    "llc": "--snapshots 3 --quiet",
+    "llc": "--snapshots 3 --max-gradients 400 --jobs 1 --quiet",
     "surface": "--size 5 --points 5 --snapshots 5 --quiet",
 }
 _kept: list[TemporaryDirectory] = []  # removed when the tests end
