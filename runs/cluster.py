@@ -7,11 +7,14 @@ with on_cluster("tcp://head:8786"):
 
 from __future__ import annotations
 
+import pickle
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 _CLIENT: ContextVar[Any] = ContextVar("client", default=None)
@@ -95,11 +98,12 @@ def _distributed() -> Any:
 
 
 def _submitted(function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
-    return _CLIENT.get().submit(_alone, function, call, pure=False)
+    packed = import_module("cloudpickle").dumps((function, call))
+    return _CLIENT.get().submit(_alone, packed, str(Path.cwd()), pure=False)
 
 
-def _alone(function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
-    """The call on a worker with nothing beside it.
+def _alone(packed: bytes, folder: str) -> Any:
+    """The call on a worker with nothing beside it; modules in `folder`, the caller's, can be imported.
 
     Raises:
         ValueError: the worker has several threads.
@@ -112,4 +116,7 @@ def _alone(function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
             f"a worker has {threads} threads; start workers with --nthreads 1, and more of them instead"
         )
     torch.set_num_threads(1)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    function, call = pickle.loads(packed)
     return function(*call)

@@ -68,9 +68,12 @@ def one_of(value: str, choices: tuple[str, ...], *, field: str) -> str:
 
 
 def _import(module: str) -> Any:
+    """The module; the current folder stays on the path, at its end, for processes that unpickle its names."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
         return import_module(module)
     finally:
         sys.path.remove(here)
+        if here not in sys.path:
+            sys.path.append(here)

@@ -15,6 +15,7 @@ from grokscope.analysis.commands.many import _without_scheduler
 from grokscope.analysis.result import walk
 from grokscope.runs import cluster, sweep
 from grokscope.runs.cluster import on_cluster, ordered, unordered
+from grokscope.runs.named import load
 from grokscope.runs.store import Run
 from grokscope.runs.verify import verify
 
@@ -88,7 +89,7 @@ def double(x):
     return 2 * x
 
 
-def test_a_sweep_survives_the_death_of_a_worker(dask, tmp_path, capsys):
+def test_a_sweep_survives_the_death_of_a_worker(dask, tmp_path, capsys, monkeypatch):
     (tmp_path / "spec.toml").write_text(SPEC)
     entries = sweep.read_spec(tmp_path / "spec.toml")
     sweep.sweep(entries, tmp_path / "here")
@@ -105,7 +106,7 @@ def test_a_sweep_survives_the_death_of_a_worker(dask, tmp_path, capsys):
         assert run.finished
         assert run.hash == Run.open(tmp_path / "here" / entry.name).hash
     one_analysis_of_many_runs(dask, tmp_path, entries, capsys)
-    the_snapshots_of_one_run(dask, Run.open(tmp_path / "here" / entries[0].name))
+    the_snapshots_of_one_run(dask, Run.open(tmp_path / "here" / entries[0].name), monkeypatch)
 
 
 def one_analysis_of_many_runs(dask, tmp_path, entries, capsys):
@@ -123,13 +124,17 @@ def one_analysis_of_many_runs(dask, tmp_path, entries, capsys):
         assert json.loads(capsys.readouterr().out) == found["runs"][run]
 
 
-def the_snapshots_of_one_run(dask, run):
+def the_snapshots_of_one_run(dask, run, monkeypatch):
+    folder = Path(run.path).parent
+    (folder / "mine.py").write_text("def triple(x):\n    return 3 * x\n")
+    monkeypatch.chdir(folder)  # where the user's own module lies; workers started elsewhere
     options = {"kind": "norms", "options": {}}
     here = walk(run, range(12), norms, **options)
     with on_cluster(dask.address):
         there = walk(run, range(12), norms, **options)
         assert list(ordered(double, ((i,) for i in range(30)))) == list(range(0, 60, 2))
         assert sorted(unordered(double, [(i,) for i in range(5)])) == [0, 2, 4, 6, 8]
+        assert list(ordered(load("mine:triple", field="x", trust=True), [(3,)])) == [9]
         with pytest.raises(ValueError, match="x=-1 must be positive"):
             list(ordered(double, [(1,), (-1,), (2,)]))
     assert np.array_equal(here["squared_norm"], there["squared_norm"])
@@ -146,7 +151,7 @@ def test_workers_with_several_threads_are_refused(dask):
         wait_until(lambda: 2 in client.nthreads().values())
         (name,) = [name for name, threads in client.nthreads().items() if threads == 2]
         with pytest.raises(ValueError, match="2 threads; start workers with --nthreads 1"):
-            client.submit(cluster._alone, double, (3,), workers=[name]).result()
+            client.submit(cluster._alone, b"", "", workers=[name]).result()
     worker.kill()
 
 
