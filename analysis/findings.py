@@ -94,9 +94,9 @@ def _spectrum(curve: SpectrumCurve) -> Finding:
     top = curve.largest[:, 0]
     proven = int((curve.converged & curve.extremal).sum())
     text = (
-        f"The top eigenvalue goes from {top[0]:.3g} to {top[-1]:.3g} (at most {np.nanmax(top):.3g}), the "
-        f"bottom one is at least {np.nanmin(curve.smallest[:, 0]):.3g}. {proven} of {curve.converged.size} "
-        "pairs are converged and proven to be the end."
+        f"The top eigenvalue goes from {top[0]:.3g} to {top[-1]:.3g} (at most {np.nanmax(top):.4g}); the "
+        f"lowest found is {np.nanmin(curve.smallest[:, 0]):.3g}. {proven} of {curve.converged.size} pairs "
+        "are converged and proven to be the end."
     )
     whole = proven == curve.converged.size
     return Finding("Curvature", text, "proven" if whole else "partly proven", "good" if whole else "doubtful")
