@@ -106,6 +106,7 @@ def test_a_sweep_survives_the_death_of_a_worker(dask, tmp_path, capsys, monkeypa
         assert run.finished
         assert run.hash == Run.open(tmp_path / "here" / entry.name).hash
     one_analysis_of_many_runs(dask, tmp_path, entries, capsys)
+    one_command_over_the_snapshots(dask, str(tmp_path / "here" / entries[0].name), capsys)
     the_snapshots_of_one_run(dask, Run.open(tmp_path / "here" / entries[0].name), monkeypatch)
 
 
@@ -122,6 +123,15 @@ def one_analysis_of_many_runs(dask, tmp_path, entries, capsys):
     for run in runs:
         assert main(["analyze", "trajectory", run, *options]) == 0
         assert json.loads(capsys.readouterr().out) == found["runs"][run]
+
+
+def one_command_over_the_snapshots(dask, run, capsys):
+    options = ["--snapshots", "3", "--pairs", "2", "--split-pairs", "1", "--rank", "2", "--singular", "1"]
+    found = []
+    for where in (["--jobs", "2"], ["--scheduler", dask.address]):
+        assert main(["analyze", "commutator", run, *options, "--json", *where]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
 
 
 def the_snapshots_of_one_run(dask, run, monkeypatch):
