@@ -38,7 +38,8 @@ test: $(SETUP)  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak"
 
 train: $(SETUP)  ## train the default run (RUN=out/default)
-	$(BIN)/grokscope train --out $(RUN)
+	@# One thread, so that the bits of the run do not depend on the number of cores.
+	OMP_NUM_THREADS=1 $(BIN)/grokscope train --out $(RUN)
 
 analyze: $(SETUP)  ## run every analysis on RUN
 	$(BIN)/grokscope analyze all $(RUN)
