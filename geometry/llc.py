@@ -42,6 +42,7 @@ class LLC:
     excess_stderr: float
     verdict: Verdict
     reason: str
+    unfinished: bool  # suspect for nothing but the length of its chains
     rhat: float  # of all chains; the worse of plain and tilted
     ess: float  # bulk, of the worse half; the worse of plain and tilted
     loss: float  # L_n(w*), exact
@@ -193,7 +194,7 @@ def _assemble(
         step_error=0.0 if settings.averaged_noise else energy_error / (abs(judged.mean) or inf),
         drift=drift,
     )
-    verdict, reason = judge(evidence, settings)
+    judgment = judge(evidence, settings)
     return LLC(
         llc=plain.mean,
         stderr=plain.stderr,
@@ -205,8 +206,9 @@ def _assemble(
         quadratic_stderr=null.stderr,
         excess=tilted.mean - null.value,
         excess_stderr=float(np.hypot(tilted.stderr, null.stderr)),
-        verdict=verdict,
-        reason=reason,
+        verdict=judgment.verdict,
+        reason=judgment.reason,
+        unfinished=judgment.unfinished,
         rhat=evidence.rhat,
         ess=evidence.ess,
         loss=center.loss,

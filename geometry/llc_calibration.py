@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, inf, isfinite
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 
 _PILOT_CHAINS, _PILOT_STEPS = 2, 40
 _TRIALS = 16
+_BURN_IN_SHARE = 2 / 3  # of a budget, at most
 _MARGIN = 0.7  # of the bounds: pilots are short, and the noise share rests on a few samples
 _ESS = 4 * MIN_ESS  # per half: R-hat comes below 1.01 at about four times the ESS that is asked for
 # Largest first-order energy error over the value. Averaged noise cancels that order for quadratic losses,
@@ -70,15 +71,18 @@ def calibrate_llc(
     - burn-in: five relaxation times 2/(ε(nβ λ_min + γ)), and as long as the pilot still drifts by more than
       3 standard errors, twice that; draws for a bulk ESS of 400 in each half, if the loss relaxes as w
       does: R-hat ≤ 1.01 asks for about four times the 100 that the verdict names.
-      `max_gradients`, per estimate with its tilted chains, cuts both, which is then a reason.
+    - `max_gradients`, per estimate with its tilted chains: where two thirds of it don't pay for the burn-in,
+      a larger step that only the noise share speaks against is taken; then draws are cut to what is left.
 
     `density` is the spectral density of the Hessian at theta, taken here unless given.
 
     Cost per trial: 4 × 40 gradient evaluations and 128 per-sample gradients.
 
     Raises:
-        ValueError: theta = 0 with localization unset, or no trial passes.
+        ValueError: an option out of bounds, theta = 0 with localization unset, or no trial passes.
     """
+    if num_chains < 1:
+        raise ValueError(f"num_chains={num_chains} must be at least 1")
     num_beta = default_num_beta(objective.num_samples) if num_beta is None else num_beta
     density = hessian_density(objective, theta) if density is None else density
     reasons: list[str] = []
@@ -89,10 +93,12 @@ def calibrate_llc(
     generator = torch.Generator(theta.device).manual_seed(0) if generator is None else generator
     center = llc_chains.center(objective, theta)
     scale = quadratic_null(density, num_beta=num_beta, localization=gamma, absolute=True).value
-    trials = _trials(objective, center, settings, generator, scale, reasons)
-    chosen = replace(settings, step_size=trials[-1].step_size)
-    drifting = trials[-1].drift > 3
-    burn_in, num_draws = _lengths(chosen, density, num_chains, max_gradients, drifting, reasons)
+    trials = _trials(objective, center, settings, generator, scale)
+    slowest = num_beta * float(density.nodes.min()) + gamma
+    budget = max_gradients / (2 * num_chains)
+    best = _affordable(trials, slowest, budget, averaged_noise, reasons)
+    chosen = replace(settings, step_size=best.step_size)
+    burn_in, num_draws = _lengths(best, slowest, num_chains, budget, reasons)
     return Calibration(
         settings=chosen,
         burn_in=burn_in,
@@ -135,30 +141,43 @@ class _Trial(NamedTuple):
     noise_share: float
     drift: float
 
+    def exact(self, averaged_noise: bool) -> bool:
+        """Whether the step size alone adds little."""
+        return self.energy_error <= _MAX_ENERGY_ERROR[averaged_noise]
+
 
 def _trials(
-    objective: Objective,
-    center: Center,
-    settings: Settings,
-    generator: torch.Generator,
-    scale: float,
-    reasons: list[str],
+    objective: Objective, center: Center, settings: Settings, generator: torch.Generator, scale: float
 ) -> list[_Trial]:
     """The pilots of ever smaller steps, of which the last one passed."""
     found: list[_Trial] = []
     for halving in range(_TRIALS):
         trial = replace(settings, step_size=settings.step_size / 2**halving)
         found.append(_pilot(objective, center, trial, generator, scale))
-        quiet = found[-1].noise_share < _MARGIN * MAX_NOISE_SHARE
-        if found[-1].energy_error <= _MAX_ENERGY_ERROR[settings.averaged_noise] and quiet:
-            energy = f"energy error {found[-1].energy_error:.2g}"
-            reasons.append(f"step size {trial.step_size:.3g}: {energy}, {halving} halvings")
+        if found[-1].exact(settings.averaged_noise) and found[-1].noise_share < _MARGIN * MAX_NOISE_SHARE:
             return found
     raise ValueError(
         f"no step size from {settings.step_size:.3g} down to {found[-1].step_size:.3g} passes (energy error "
         f"{found[-1].energy_error:.3g}, noise share {found[-1].noise_share:.3g}); "
         "raise localization or batch_size"
     )
+
+
+def _affordable(
+    trials: list[_Trial], slowest: float, budget: float, averaged_noise: bool, reasons: list[str]
+) -> _Trial:
+    """The last trial, or a larger step if the burn-in would take too much of the budget of steps."""
+    best = trials[-1]
+    for trial in reversed(trials[:-1]):
+        if 1.5 * RELAXATIONS * 2 / (best.step_size * slowest) <= _BURN_IN_SHARE * budget:
+            break
+        if trial.exact(averaged_noise):
+            best = trial
+    reason = f"step size {best.step_size:.3g}: energy error {best.energy_error:.2g}, noise share "
+    reasons.append(reason + f"{best.noise_share:.2g}")
+    if best is not trials[-1]:
+        reasons.append(f"step size {trials[-1].step_size:.3g} would be quieter but max_gradients too few")
+    return best
 
 
 def _pilot(
@@ -195,25 +214,19 @@ def _pilot(
 
 
 def _lengths(
-    settings: Settings,
-    density: SpectralDensity,
-    num_chains: int,
-    max_gradients: float,
-    drifting: bool,
-    reasons: list[str],
+    trial: _Trial, slowest: float, num_chains: int, budget: float, reasons: list[str]
 ) -> tuple[int, int]:
-    relaxation = 2 / (
-        settings.step_size * (settings.num_beta * float(density.nodes.min()) + settings.localization)
-    )
+    """Steps of burn-in and draws, of which the budget pays 1.5 times the first and once the second."""
+    relaxation = 2 / (trial.step_size * slowest)
+    drifting = trial.drift > 3
     burn_in = ceil(RELAXATIONS * relaxation) * (2 if drifting else 1)
     num_draws = ceil(_ESS * max(relaxation, 1.0) / max(num_chains // 2, 1))
     reasons.append(
         f"burn-in {burn_in}: five relaxation times of {relaxation:.0f} steps" + ", twice" * drifting
     )
-    cost = 2 * num_chains * (1.5 * burn_in + num_draws)
-    if cost > max_gradients and isfinite(max_gradients):
-        burn_in, num_draws = (max(1, int(length * max_gradients / cost)) for length in (burn_in, num_draws))
-        reasons.append(
-            f"cut to {burn_in} + {num_draws} steps by max_gradients={max_gradients:g} of {cost:.0f}"
-        )
+    if 1.5 * burn_in + num_draws > budget:
+        wanted = f"{burn_in} + {num_draws}"
+        burn_in = max(1, min(burn_in, int(_BURN_IN_SHARE * budget / 1.5)))
+        num_draws = max(1, min(num_draws, int(budget - 1.5 * burn_in)))
+        reasons.append(f"cut from {wanted} to {burn_in} + {num_draws} steps by max_gradients")
     return burn_in, num_draws

@@ -25,7 +25,7 @@ from .stacked import draw_batch, losses_and_gradients, sample_losses
 Array = NDArray[np.float64]
 
 ESCAPE = 10.0  # localization radii at which a chain counts as diverged
-_THINNED = 64  # draws per run at which distance and energy error are taken
+_THINNED = 16  # draws per run at which distance and energy error are taken
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class _Recorder:
 
     def __init__(self, settings: Settings, center: Center, num_steps: int, *, tilted: bool) -> None:
         self.settings, self.center, self.tilted = settings, center, tilted
-        self.every = max(1, num_steps // _THINNED)
+        self.every = -(-num_steps // _THINNED)
         self.rises: list[Tensor] = []
         self.slopes: list[Tensor] = []
         self.distances: list[Tensor] = []

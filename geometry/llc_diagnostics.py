@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -134,7 +134,15 @@ class Evidence:
         return float(np.min([self.published.ess, self.tilted.ess]))
 
 
-def judge(evidence: Evidence, settings: Settings) -> tuple[Verdict, str]:
+class Judgment(NamedTuple):
+    """A verdict, every reason against it, and whether longer chains are all that it lacks."""
+
+    verdict: Verdict
+    reason: str
+    unfinished: bool
+
+
+def judge(evidence: Evidence, settings: Settings) -> Judgment:
     """The verdict on a local learning coefficient, and every reason against it.
 
     `ok` asks for all of: halves that agree within 2 standard errors, R-hat ≤ 1.01, bulk ESS ≥ 100 in each
@@ -142,53 +150,52 @@ def judge(evidence: Evidence, settings: Settings) -> tuple[Verdict, str]:
     error ≤ 5 %, a value that is not negative. `invalid`: a diverged chain, a step that is unstable at w*,
     or no local posterior because nβ λ_min + γ ≤ 0. A point that is no minimum is named so in any case.
     """
-    fatal = _fatal(evidence, settings)
+    fatal = list(filter(None, _fatal(evidence, settings)))
     if fatal:
-        return "invalid", "; ".join(fatal)
-    doubts = [doubt for doubt in (*_sampling_doubts(evidence), *_mixing_doubts(evidence)) if doubt]
+        return Judgment("invalid", "; ".join(fatal), False)
+    short, lasting = (list(filter(None, doubts)) for doubts in (_short(evidence), _lasting(evidence)))
     notes = [] if evidence.at_minimum else [f"not at a minimum: drift {evidence.drift.mean:.3g}"]
-    return ("suspect" if doubts else "ok"), "; ".join(doubts + notes)
+    verdict: Verdict = "suspect" if short or lasting else "ok"
+    return Judgment(verdict, "; ".join(short + lasting + notes), bool(short) and not lasting)
 
 
 def _fatal(evidence: Evidence, settings: Settings) -> list[str]:
-    found = []
-    if evidence.failed_at:
-        first = min(evidence.failed_at)
-        found.append(
-            f"{len(evidence.failed_at)} of {evidence.num_chains} chains diverged, first at step {first}"
-        )
-    if evidence.stability >= MAX_STABILITY:
-        found.append(
-            f"unstable step: step_size (n beta lambda_max + gamma) = {evidence.stability:.2g} exceeds 4"
-        )
+    failed, smallest = evidence.failed_at, evidence.smallest_curvature
     threshold = settings.localization / settings.num_beta
-    if evidence.smallest_curvature <= -threshold:
-        negative = -evidence.smallest_curvature
-        found.append(
-            f"no local posterior: -lambda_min = {negative:.3g} exceeds gamma/(n beta) = {threshold:.3g}"
-        )
-    return found
-
-
-def _sampling_doubts(evidence: Evidence) -> list[str]:
-    needed, share, error = RELAXATIONS * evidence.relaxation, evidence.noise_share, evidence.step_error
+    unstable = f"unstable step: step_size (n beta lambda_max + gamma) = {evidence.stability:.2g} exceeds 4"
+    diverged = (
+        f"{len(failed)} of {evidence.num_chains} chains diverged, first at step {min(failed, default=0)}"
+    )
+    unbound = f"-lambda_min = {-smallest:.3g} exceeds gamma/(n beta) = {threshold:.3g}"
     return [
-        f"burn-in {evidence.burn_in} of {needed:.0f} steps" if evidence.burn_in < needed else "",
+        diverged if failed else "",
+        unstable if evidence.stability >= MAX_STABILITY else "",
+        f"no local posterior: {unbound}" if smallest <= -threshold else "",
+    ]
+
+
+def _lasting(evidence: Evidence) -> list[str]:
+    """Doubts that longer chains do not mend."""
+    share, error = evidence.noise_share, evidence.step_error
+    return [
         f"minibatch noise share {share:.2g}" if not share < MAX_NOISE_SHARE else "",
         f"step size adds {100 * error:.0f} %" if not error <= MAX_RELATIVE_ERROR else "",
+        "one chain: no hot half to compare with" if evidence.num_chains < 2 else "",
         "negative" if evidence.published.mean < 0 else "",
     ]
 
 
-def _mixing_doubts(evidence: Evidence) -> list[str]:
+def _short(evidence: Evidence) -> list[str]:
+    """Doubts that longer chains may mend."""
+    needed = RELAXATIONS * evidence.relaxation
+    burn_in = f"burn-in {evidence.burn_in} of {needed:.0f} steps" if evidence.burn_in < needed else ""
     if np.isnan(evidence.rhat):
-        return ["draws do not vary or are too few: frozen chains or a constant loss"]
-    if evidence.num_chains < 2:
-        return ["one chain: no hot half to compare with"]
+        return [burn_in, "draws do not vary or are too few: frozen chains or a constant loss"]
     both = (evidence.published, evidence.tilted)
     apart, error = max(each.stderrs_apart for each in both), max(map(_relative_error, both))
     return [
-        f"cold and hot halves {apart:.1f} standard errors apart" if not apart <= MAX_STDERRS_APART else "",
+        burn_in,
+        f"cold and hot halves {apart:.1f} standard errors apart" if apart > MAX_STDERRS_APART else "",
         f"R-hat {evidence.rhat:.3f}" if not evidence.rhat <= MAX_RHAT else "",
         f"ESS {evidence.ess:.0f} in a half" if not evidence.ess >= MIN_ESS else "",
         f"Monte Carlo error {100 * error:.0f} %" if not error <= MAX_RELATIVE_ERROR else "",

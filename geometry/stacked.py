@@ -14,9 +14,11 @@ _STACKED_WORK = 2**25  # parameters times samples per vmap call; above it, a loo
 
 def sample_losses(objective: Objective, theta: Tensor) -> Tensor:
     """Loss of each sample (n,) in float64; their mean is the full loss (one forward pass)."""
-    each = torch.func.vmap(lambda index: objective.sample_loss(theta, index[None]))
-    with torch.no_grad(), exact_attention():
-        return torch.cat([each(chunk).double() for chunk in _chunks(objective)])
+    # With gradients on: without them PyTorch's encoder layers take a fused path that vmap can't batch.
+    point = theta.detach().requires_grad_(True)
+    each = torch.func.vmap(lambda index: objective.sample_loss(point, index[None]))
+    with torch.enable_grad(), exact_attention():
+        return torch.cat([each(chunk).detach().double() for chunk in _chunks(objective)])
 
 
 def _chunks(objective: Objective) -> list[Tensor]:
@@ -78,26 +80,25 @@ def _evaluate_all(objective: Objective, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _evaluate(objective: Objective, rows: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Losses (R,) and gradients (R, P) of rows (R, P) on samples (b,), or (R, b) of each row's own."""
+    losses, gradients = torch.empty_like(rows[:, 0]), torch.empty_like(rows)
     together = max(1, _STACKED_WORK // (rows.shape[1] * indices.shape[-1]))
-    found = []
     for at in range(0, len(rows), together):
-        block = slice(at, at + together)
-        found.append(
-            _evaluate_block(objective, rows[block], indices if indices.dim() == 1 else indices[block])
-        )
-    losses, gradients = zip(*found, strict=True)
-    return torch.cat(losses), torch.cat(gradients)
+        block = slice(at, at + together) if together > 1 else at
+        points, samples = rows[block].detach(), indices if indices.dim() == 1 else indices[block]
+        losses[block], gradients[block] = _evaluate_block(objective, points, samples)
+    return losses, gradients
 
 
-def _evaluate_block(objective: Objective, rows: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    rows = rows.detach().requires_grad_(True)
-    shared = indices.dim() == 1
+def _evaluate_block(objective: Objective, points: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for some rows by one vmap, or for a single point (P,)."""
+    points = points.requires_grad_(True)
     with torch.enable_grad():
-        if len(rows) == 1:
-            losses = objective.sample_loss(rows[0], indices if shared else indices[0])[None]
+        if points.dim() == 1:
+            losses = objective.sample_loss(points, indices)
         else:
-            losses = torch.func.vmap(objective.sample_loss, (0, None if shared else 0))(rows, indices)
+            shared = None if indices.dim() == 1 else 0
+            losses = torch.func.vmap(objective.sample_loss, (0, shared))(points, indices)
         if not losses.requires_grad:
-            return losses, torch.zeros_like(rows)
-        (gradients,) = torch.autograd.grad(losses.sum(), rows)
+            return losses, torch.zeros_like(points)
+        (gradients,) = torch.autograd.grad(losses.sum(), points)
     return losses.detach(), gradients

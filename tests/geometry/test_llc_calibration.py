@@ -77,7 +77,16 @@ def test_budget_cuts_both_lengths_and_says_so():
     assert cut.burn_in < whole.burn_in
     assert cut.num_draws < whole.num_draws
     assert 8 * (1.5 * cut.burn_in + cut.num_draws) <= 800
-    assert "max_gradients=800" in cut.reasons[-1]
+    assert "max_gradients" in cut.reasons[-1]
+
+
+def test_a_small_budget_takes_a_larger_step_that_only_noise_speaks_against():
+    objective, A = regression(num_samples=200)
+    options = {"relative_radius": 0.1, "batch_size": 2}
+    whole = calibrate_llc(objective, minimum(objective, A), **options)
+    cut = calibrate_llc(objective, minimum(objective, A), **options, max_gradients=400)
+    assert cut.settings.step_size > whole.settings.step_size
+    assert any("quieter" in reason for reason in cut.reasons)
 
 
 def test_same_seed_same_choice():

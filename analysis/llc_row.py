@@ -1,0 +1,196 @@
+"""What is measured of the learning coefficient at one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..geometry.llc import LLC, estimate_llc
+from ..geometry.llc_calibration import Calibration, calibrate_llc
+from ..geometry.llc_null import hessian_density
+from ..geometry.objective import Objective
+from ..geometry.sgld import Method
+from ..geometry.spectrum import SpectralDensity
+from ..runs.streams import generator
+
+Row = dict[str, Any]
+
+_TRIES = 6
+_COLUMNS = (
+    "llc", "stderr", "tilted", "tilted_stderr", "drift", "drift_stderr", "quadratic", "quadratic_stderr",
+    "excess", "excess_stderr", "rhat", "ess", "verdict", "reason", "loss", "localization", "step_size",
+    "burn_in", "distance", "radius", "failed_chains", "noise_share", "energy_error", "relaxation",
+    "smallest_curvature", "largest_curvature", "gradient_norm",
+)  # fmt: skip
+_SCALED = (
+    "llc", "stderr", "quadratic", "quadratic_stderr", "rhat", "ess", "verdict", "reason", "localization"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LLCOptions:
+    """How chains are run; None is for calibration to choose.
+
+    `max_gradients` minibatch gradients per estimate bound the default run; with `thorough` there is no
+    bound, and estimates whose chains are only too short are repeated with twice as many draws, 6 times at
+    most. With `mode` 'snapshot' each snapshot is calibrated on its own, and values do not compare.
+    """
+
+    num_beta: float | None = None  # None: n/log n
+    localization: float | None = None
+    relative_radius: float = 0.1
+    step_size: float | None = None
+    burn_in: int | None = None
+    num_draws: int | None = None
+    num_chains: int = 4
+    batch_size: int | None = None  # None: that of training
+    method: Method = "sgld"
+    averaged_noise: bool = True
+    mode: Literal["trajectory", "snapshot"] = "trajectory"
+    scaled: bool = True
+    max_gradients: int = 1520
+    thorough: bool = False
+    density_probes: int = 1
+    density_nodes: int = 12
+    seed: int = 0
+
+    @property
+    def budget(self) -> float:
+        """Minibatch gradients per estimate."""
+        return inf if self.thorough else self.max_gradients
+
+
+@dataclass(frozen=True)
+class Densities:
+    """Measures the spectral density of the Hessian at snapshot `index` with parameters theta (P,)."""
+
+    objective: Objective
+    options: LLCOptions
+
+    def __call__(self, index: int, theta: NDArray[Any], previous: Mapping[str, Any] | None) -> Row:
+        """Nodes and weights (probes, m), padded to the same m at every snapshot."""
+        options = self.options
+        width = min(options.density_nodes, len(theta))
+        found = hessian_density(
+            self.objective,
+            torch.from_numpy(theta),
+            probes=options.density_probes,
+            nodes=width,
+            generator=generator(options.seed, "probes", index),
+        )
+        missing = ((0, 0), (0, width - found.nodes.shape[1]))
+        return {
+            "nodes": np.pad(found.nodes, missing, "edge"),
+            "weights": np.pad(found.weights, missing),
+            "matvecs": found.matvecs,
+        }
+
+
+def calibrated(
+    objective: Objective, theta: Tensor, density: SpectralDensity, options: LLCOptions, index: int
+) -> Calibration:
+    """Calibration at a snapshot; what options fix is kept, so that only the rest is chosen."""
+    found = calibrate_llc(
+        objective,
+        theta,
+        density=density,
+        num_beta=options.num_beta,
+        localization=options.localization,
+        relative_radius=options.relative_radius,
+        batch_size=options.batch_size,
+        method=options.method,
+        averaged_noise=options.averaged_noise,
+        num_chains=options.num_chains,
+        max_gradients=options.budget,
+        generator=generator(options.seed, "chains", 2 * index + 1),
+    )
+    if options.step_size is not None:
+        found = replace(found, settings=replace(found.settings, step_size=options.step_size))
+    return replace(
+        found, burn_in=options.burn_in or found.burn_in, num_draws=options.num_draws or found.num_draws
+    )
+
+
+@dataclass(frozen=True)
+class Question:
+    """An objective with all that one row needs; calling it measures a snapshot."""
+
+    objective: Objective
+    options: LLCOptions
+    densities: Mapping[int, SpectralDensity]
+    calibration: Calibration  # of the trajectory; lengths of all snapshots follow it
+    scale: float  # γ‖θ‖²/P that the scaled estimates keep
+
+    def __call__(self, index: int, theta: NDArray[Any], previous: Mapping[str, Any] | None) -> Row:
+        """One row: the estimate at the trajectory's γ, and at the γ that keeps γ‖θ‖²/P."""
+        point = torch.from_numpy(theta)
+        chosen = self.calibration
+        if self.options.mode == "snapshot":
+            own = calibrated(self.objective, point, self.densities[index], self.options, index)
+            chosen = replace(own, burn_in=chosen.burn_in, num_draws=chosen.num_draws)
+        found = self._until_ok(point, chosen, index, tilt=True)
+        row = {name: getattr(found, name) for name in _COLUMNS}
+        row["squared_norm"] = squared = float(point.double().square().sum())
+        row["traces"] = _resampled(found.num_beta * (found.losses - found.loss), chosen.num_draws)
+        settings = replace(chosen.settings, localization=self.scale * len(theta) / squared)
+        return row | self._scaled(point, replace(chosen, settings=settings), index)
+
+    def _scaled(self, theta: Tensor, chosen: Calibration, index: int) -> Row:
+        if not self.options.scaled:
+            return {}
+        found = self._until_ok(theta, chosen, index, tilt=False)
+        return {f"scaled_{name}": getattr(found, name) for name in _SCALED}
+
+    def _until_ok(self, theta: Tensor, chosen: Calibration, index: int, *, tilt: bool) -> LLC:
+        for _ in range(_TRIES if self.options.thorough else 1):
+            found = estimate(
+                self.objective, theta, chosen, self.options, self.densities[index], index, tilt=tilt
+            )
+            if not found.unfinished:
+                break
+            burn_in = max(chosen.burn_in, int(5 * min(found.relaxation, 1e6)) + 1)
+            chosen = replace(chosen, burn_in=burn_in, num_draws=2 * chosen.num_draws)
+        return found
+
+
+def estimate(
+    objective: Objective,
+    theta: Tensor,
+    chosen: Calibration,
+    options: LLCOptions,
+    density: SpectralDensity,
+    index: int,
+    *,
+    tilt: bool,
+) -> LLC:
+    """The estimate that a calibration asks for, on the snapshot's own random stream."""
+    settings = chosen.settings
+    return estimate_llc(
+        objective,
+        theta,
+        localization=settings.localization,
+        step_size=settings.step_size,
+        num_beta=settings.num_beta,
+        num_chains=options.num_chains,
+        num_draws=chosen.num_draws,
+        burn_in=chosen.burn_in,
+        batch_size=settings.batch_size,
+        method=settings.method,
+        averaged_noise=settings.averaged_noise,
+        tilt=tilt,
+        density=density,
+        generator=generator(options.seed, "chains", 2 * index),
+    )
+
+
+def _resampled(draws: NDArray[np.float64], length: int) -> NDArray[np.float32]:
+    """Every so many draws of (C, D), (C, length) at every snapshot; NaN after the end of a chain."""
+    kept = draws[:, :: -(-draws.shape[1] // length)][:, :length]
+    return np.pad(kept, ((0, 0), (0, length - kept.shape[1])), constant_values=np.nan).astype(np.float32)
