@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= out/default
 SETUP := .venv/.installed
+# One thread each: bits do not depend on the number of cores, and threads do not spin on a busy machine.
+export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup check test types lint train analyze figures report browser-test bench soak clean
 
@@ -35,11 +37,10 @@ types: $(SETUP) .types/grokscope  ## mypy --strict
 	ln -sfn ../../api/__init__.py .types/grokscope/__init__.py
 
 test: $(SETUP)  ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -m "not soak"
 
 train: $(SETUP)  ## train the default run (RUN=out/default)
-	@# One thread, so that the bits of the run do not depend on the number of cores.
-	OMP_NUM_THREADS=1 $(BIN)/grokscope train --out $(RUN)
+	$(BIN)/grokscope train --out $(RUN)
 
 analyze: $(SETUP)  ## run every analysis on RUN
 	$(BIN)/grokscope analyze all $(RUN)
@@ -52,7 +53,7 @@ report: $(SETUP)  ## the story of RUN on one page, RUN/report.html
 
 browser-test: $(SETUP)  ## the page in a real browser (installs Debian's chromium, as root)
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_browser.py
+	$(BIN)/python -m pytest tests/test_browser.py
 
 bench: $(SETUP)  ## ratios against peers, written to bench.json (ROWS=name for some)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
@@ -60,7 +61,7 @@ bench: $(SETUP)  ## ratios against peers, written to bench.json (ROWS=name for s
 
 soak: $(SETUP)  ## the long checks
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[notebook]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak
 
 clean:  ## remove .venv and everything built
 	rm -rf .venv .types build *.egg-info .mypy_cache .ruff_cache .pytest_cache
