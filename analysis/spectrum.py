@@ -66,7 +66,10 @@ class SpectrumCurve:
     scale_aware_edge: Array
     scale_aware_extremal: NDArray[np.bool_]
     matrices: tuple[str, ...]  # M
-    matrix_scale_aware: Array  # (S, M) ‖W‖² λ_max(H_WW)
+    matrix_scale_aware: Array  # (S, M) ‖W‖² λ_max(H_WW); its evidence is scaled alike
+    matrix_scale_aware_residual: Array
+    matrix_scale_aware_edge: Array
+    matrix_scale_aware_extremal: NDArray[np.bool_]
     gauss_newton: Array  # (S,) λ_max(G) of H = G + R
     gauss_newton_residual: Array
     gauss_newton_edge: Array
@@ -118,7 +121,8 @@ def spectrum_along(
     """The spectrum at snapshots of a run (indices; by default ten, spread over those with second moments).
 
     `options` are the fields of `SpectrumOptions`: numbers of pairs at both ends, tolerance, budget of
-    products. Warm starts come from the snapshot before, with a tenth of their energy random. `matrices` are
+    products. Every problem starts at random: with `warm` it starts at the pairs of the snapshot before, with
+    a tenth of the energy random, which makes the proof of the end dearer (see `lanczos`). `matrices` are
     those that get ‖W‖² λ_max(H_WW), by name pattern or group: `heaviest` is the one with the largest norm at
     the first snapshot, `all` costs about ten products for each. The density is taken before memorization,
     midway to generalization and at the end, from density_probes·density_nodes products each (0: none). In all

@@ -48,6 +48,7 @@ class SpectrumOptions:
     probes: int = 4
     batches: int = 8
     batch_size: int | None = None  # None: that of training
+    warm: bool = False  # start at the pairs of the snapshot before
     seed: int = 0
     dtype: str | None = None  # None: that of the run
 
@@ -104,16 +105,16 @@ class _Measuring:
         return replace(operator, matvec=product)
 
     def _start(self, name: str) -> Tensor | None:
-        vectors = self.previous.get(name)
-        return None if vectors is None or not np.any(vectors) else torch.from_numpy(np.asarray(vectors))
+        vectors = self.previous.get(name) if self.options.warm else None
+        return None if vectors is None else torch.from_numpy(np.asarray(vectors))
 
-    def _largest(self, operator: SymmetricOperator, name: str, start: Tensor | None = None) -> Row:
+    def _largest(self, operator: SymmetricOperator, name: str) -> Row:
         """λ_max of an operator with its evidence, as fields beginning with `name`."""
         found = lanczos(
             operator,
             tolerance=self.options.tolerance,
             max_matvecs=self.options.max_matvecs,
-            start=self._start(f"_{name}") if start is None else start,
+            start=self._start(f"_{name}"),
             generator=self.generator,
         )
         return {
@@ -135,18 +136,15 @@ class _Measuring:
         """λ_max(G), and how much of λ_max(H) along its vector is G."""
         objective = self.question.objective
         if objective.outputs is None or objective.criterion is None:
-            empty = dict.fromkeys(("", "_residual", "_edge"), np.nan)
-            found: Row = {f"gauss_newton{end}": value for end, value in empty.items()}
-            return found | {"gauss_newton_extremal": False, "gauss_newton_along": np.nan}
+            return _missing("gauss_newton") | {"gauss_newton_along": np.nan}
         operator = self._counted(ggn_operator(objective, self.theta))
-        found = self._largest(operator, "gauss_newton", start=upper.vectors)
-        found.pop("_gauss_newton")
+        found = self._largest(operator, "gauss_newton")
         top = upper.vectors[0]
         return found | {"gauss_newton_along": float(top @ (operator @ top))}
 
     def _matrices(self) -> Row:
         """‖W‖² λ_max(H_WW) per matrix."""
-        found = []
+        found: dict[str, list[Any]] = {"": [], "_residual": [], "_edge": [], "_extremal": []}
         for matrix in self.question.matrices:
             coords = torch.arange(matrix.start, matrix.start + matrix.rows * matrix.columns)
             block = restrict(self.hessian, coords.to(self.theta.device))
@@ -156,9 +154,12 @@ class _Measuring:
                 max_matvecs=self.options.max_matvecs,
                 generator=self.generator,
             )
-            weight = self.theta[coords].double()
-            found.append(float(pairs.values[0] * (weight @ weight)))
-        return {"matrix_scale_aware": np.array(found)}
+            square = float(self.theta[coords].double().square().sum())
+            found[""].append(square * float(pairs.values[0]))
+            found["_residual"].append(square * float(pairs.residuals[0]))
+            found["_edge"].append(square * float(pairs.edges[0]))
+            found["_extremal"].append(bool(pairs.extremal[0]))
+        return {f"matrix_scale_aware{end}": np.array(values) for end, values in found.items()}
 
     def _adaptive(self, upper: Eigenpairs) -> Row:
         """Everything that compares curvature with the optimizer: gates, ceilings, batch sharpness."""
@@ -166,11 +167,12 @@ class _Measuring:
         moments = moments_at(self.question.run, self.index)
         batch = self._batches(None if moments is None else moments.diagonal)
         if moments is None or config is None:
-            plain = float(upper.values[0]) / edge.value if not edge.preconditioned else np.nan
+            ceiling = np.nan if edge.preconditioned else edge.value
             return (
                 batch
-                | _unknown_moments()
-                | {"gate": plain, "batch_gate": batch["batch_sharpness"] / edge.value}
+                | _missing("preconditioned")
+                | {"ceilings": np.full(len(CEILINGS), np.nan)}
+                | {"gate": float(upper.values[0]) / ceiling, "batch_gate": batch["batch_sharpness"] / ceiling}
             )
         inner = preconditioned(shifted(self.hessian, edge.l2), moments.diagonal.to(self.theta))
         found = self._largest(inner, "preconditioned")
@@ -223,11 +225,7 @@ def _ends(upper: Eigenpairs, lower: Eigenpairs) -> Row:
     }
 
 
-def _unknown_moments() -> Row:
-    return {
-        "preconditioned": np.nan,
-        "preconditioned_residual": np.nan,
-        "preconditioned_edge": np.nan,
-        "preconditioned_extremal": False,
-        "ceilings": np.full(len(CEILINGS), np.nan),
-    }
+def _missing(name: str) -> Row:
+    """The fields of `_largest` where there is nothing to measure."""
+    values = {f"{name}{end}": np.nan for end in ("", "_residual", "_edge")}
+    return values | {f"{name}_extremal": False}

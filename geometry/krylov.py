@@ -117,25 +117,15 @@ class Krylov:
         return excess
 
     @property
-    def asymmetry(self) -> float:
-        """Largest |q_iᵀ A q_j − q_jᵀ A q_i| met."""
-        return float(np.abs(self._excess()[self.num_locked :]).max())
+    def roundoff(self) -> float:
+        """Largest |q_iᵀ A q_j − q_jᵀ A q_i| met, at least one unit of rounding."""
+        measured = np.abs(self._excess()[self.num_locked :]).max()
+        return max(float(measured), torch.finfo(self.operator.dtype).eps * self.scale)
 
     def vectors(self, chosen: NDArray[np.int64]) -> Tensor:
         """Unit Ritz vectors (k, P) by index into `ritz`."""
         coordinates = torch.from_numpy(self.ritz.coordinates[:, chosen].T.copy()).to(self.basis)
         return coordinates @ self.basis
-
-    def image(self, index: int) -> Tensor:
-        """A y (P,) of one Ritz vector, put together from the recorded products."""
-        weights = self.ritz.coordinates[:, index]
-        coefficients = np.zeros(self.num_locked + self.size)
-        for weight, column, beta in zip(weights, self._columns, self.betas, strict=True):
-            coefficients[: len(column)] += weight * column
-            if len(column) < len(coefficients):
-                coefficients[len(column)] += weight * beta
-        recorded = torch.from_numpy(coefficients).to(self.basis) @ self._rows[: len(coefficients)]
-        return recorded if self.exhausted else recorded + float(weights[-1] * self.betas[-1]) * self._next
 
     def _orthogonalize(self, vector: Tensor, count: int | None = None) -> tuple[Tensor, Vector]:
         rows = self._rows[: self.num_locked if count is None else count]

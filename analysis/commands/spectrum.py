@@ -36,6 +36,7 @@ def command(
     density_probes: int = 2,
     density_nodes: int = 20,
     dtype: Literal["float32", "float64"] | None = None,
+    warm: bool = False,
     seed: int = 0,
     objective: str | None = None,
     jobs: int = 1,
@@ -61,9 +62,10 @@ def command(
         density_probes: random vectors for each spectral density; 0 for no densities.
         density_nodes: products per vector.
         dtype: precision; by default the run's.
+        warm: start at the pairs of the snapshot before, a tenth of the energy random, instead of at random.
         seed: of the random vectors and batches.
         objective: module:function that returns the loss of a run without configuration.
-        jobs: processes; more than one share the cores, and start cold at each snapshot.
+        jobs: processes; more than one share the cores, and never start warm.
         name: name of the result, to keep several.
         out: folder of the result; by default the run's.
         json: print one JSON object.
@@ -80,6 +82,7 @@ def command(
         "probes": probes,
         "batches": batches,
         "batch_size": batch_size,
+        "warm": warm,
         "seed": seed,
         "dtype": dtype,
     }
@@ -144,7 +147,10 @@ def _show_ends(curve: SpectrumCurve) -> None:
 
 
 def _show_sharpness(curve: SpectrumCurve) -> None:
-    named = {f"‖W‖²λ {name}": list(curve.matrix_scale_aware[:, m]) for m, name in enumerate(curve.matrices)}
+    named: dict[str, list[object]] = {}
+    for m, name in enumerate(curve.matrices):
+        named[f"‖W‖²λ {name}"] = list(curve.matrix_scale_aware[:, m])
+        named[f"edge ‖W‖²λ {name}"] = list(curve.matrix_scale_aware_edge[:, m])
     print_table(
         {
             "step": curve.steps.tolist(),

@@ -96,7 +96,7 @@ def test_gates_are_ratios_of_the_fields(curve):
 
 
 def test_an_interrupted_walk_goes_on_with_the_same_bits(run, tmp_path, monkeypatch):
-    options = {"snapshots": [1, 2, 3], "density_probes": 0, "directory": tmp_path}
+    options = {"snapshots": [1, 2, 3], "density_probes": 0, "directory": tmp_path, "warm": True}
     whole = spectrum_along(run, **options)
     measure, calls = spectrum_row.Question.__call__, []
 
