@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..geometry.stability import adam_edge, adam_preconditioner, heavy_ball_edge, root_second_moment
+from ..geometry.stability import (
+    adam_edge,
+    adam_preconditioner,
+    heavy_ball_edge,
+    nesterov_edge,
+    root_second_moment,
+)
 
 if TYPE_CHECKING:
-    from ..runs.config import RunConfig
     from ..runs.store import Run
+
+_ADAPTIVE = ("adam", "adamw")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What the edge depends on. `factors` are those on the learning rate, by parameter group or name."""
+
+    name: str  # adam, adamw, sgd, or another one
+    lr: float
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    factors: Mapping[str, float] = field(default_factory=dict)
+    varies: bool = False  # the factors change during the run
 
 
 @dataclass(frozen=True)
 class Edge:
-    """The curvature at which a run's optimizer loses stability, and in which metric it is measured.
+    """The curvature at which an optimizer loses stability, and in which metric it is measured.
 
     `value` is NaN where it is not known; `rule` says what it is, or why not. `l2` is the coupled penalty that
     belongs into the Hessian.
@@ -39,33 +63,61 @@ class Moments:
     root: Tensor
 
 
-def edge_of(run: Run) -> Edge:
-    """The edge for full batches without clipping, from the run's configuration."""
+def optimizer_of(run: Run) -> Optimizer | None:
+    """From the configuration, or from what a Recorder wrote down of somebody else's optimizer."""
     config = run.config
     if config is None:
-        return Edge(np.nan, "unknown: the run has no configuration")
-    if config.optimizer == "sgd":
-        value = heavy_ball_edge(config.lr, config.momentum, l2=config.weight_decay)
-        return Edge(value, "λ_max(H) against heavy ball 2(1 + b)/lr − λ")
-    if config.adaptive_embedding_lr:
+        return _recorded(run.provenance.get("optimizer"), run.table.names)
+    return Optimizer(
+        name=config.optimizer,
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        betas=config.betas,
+        eps=config.eps,
+        momentum=config.momentum,
+        factors=config.group_lr,
+        varies=bool(config.adaptive_embedding_lr),
+    )
+
+
+def edge_of(optimizer: Optimizer | None) -> Edge:
+    """The edge for full batches without clipping, at the learning rate that the run began with."""
+    if optimizer is None:
+        return Edge(np.nan, "unknown: the run does not say how it was trained")
+    if optimizer.name == "sgd":
+        return _sgd_edge(optimizer)
+    if optimizer.name not in _ADAPTIVE:
+        return Edge(np.nan, f"unknown for {optimizer.name}")
+    if optimizer.varies:
         return Edge(np.nan, "unknown: the embedding's learning rate changes during the run")
-    coupled = config.optimizer == "adam"
-    decay = 0.0 if coupled else config.weight_decay
-    value = adam_edge(config.lr, config.betas[0], decay=decay)
+    coupled = optimizer.name == "adam"
+    value = adam_edge(optimizer.lr, optimizer.betas[0], decay=0.0 if coupled else optimizer.weight_decay)
     rule = "λ_max(P⁻¹H) against (1 + β₁)(2 − lr·λ)/((1 − β₁) lr)"
-    return Edge(value, rule, preconditioned=True, l2=config.weight_decay if coupled else 0.0)
+    return Edge(value, rule, preconditioned=True, l2=optimizer.weight_decay if coupled else 0.0)
 
 
-def moments_at(run: Run, index: int) -> Moments | None:
+def _sgd_edge(optimizer: Optimizer) -> Edge:
+    lr, momentum, l2 = optimizer.lr, optimizer.momentum, optimizer.weight_decay
+    if optimizer.nesterov:
+        return Edge(
+            nesterov_edge(lr, momentum, l2=l2), "λ_max(H) against Nesterov 2(1 + b)/((1 + 2b) lr) − λ"
+        )
+    value = heavy_ball_edge(lr, momentum, dampening=optimizer.dampening, l2=l2)
+    return Edge(value, "λ_max(H) against heavy ball 2(1 + b)/((1 − τ) lr) − λ")
+
+
+def moments_at(run: Run, optimizer: Optimizer | None, index: int) -> Moments | None:
     """Second moments at snapshot `index`; None where none are stored, or at step 0."""
-    config, step = run.config, int(run.steps[index])
+    step = int(run.steps[index])
+    if optimizer is None or optimizer.name not in _ADAPTIVE or step == 0:
+        return None
     found = np.flatnonzero(run.second_moment_steps == step)
-    if config is None or config.optimizer == "sgd" or step == 0 or not len(found):
+    if not len(found):
         return None
     second = torch.from_numpy(run.second_moment(int(found[0])))
-    diagonal = adam_preconditioner(second, step, betas=config.betas, eps=config.eps)
-    root = root_second_moment(second, step, beta2=config.betas[1])
-    return Moments(diagonal / _lr_factors(config, run), root)
+    diagonal = adam_preconditioner(second, step, betas=optimizer.betas, eps=optimizer.eps)
+    root = root_second_moment(second, step, beta2=optimizer.betas[1])
+    return Moments(diagonal / _factors(optimizer, run), root)
 
 
 def with_moments(run: Run, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -83,7 +135,7 @@ def with_moments(run: Run, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
 def clipped_fractions(run: Run, steps: NDArray[np.int64]) -> NDArray[np.float64]:
     """Share of logged steps with clipped gradients up to each of `steps` (S,), since the one before it.
 
-    Zero without clipping; NaN where nothing was logged in between.
+    Zero without clipping; NaN where it is not known, or nothing was logged in between.
     """
     series = run.metrics.get("gradient_norm")
     bound = None if run.config is None else run.config.clip
@@ -94,9 +146,28 @@ def clipped_fractions(run: Run, steps: NDArray[np.int64]) -> NDArray[np.float64]
     return np.array([piece.mean() if len(piece) else np.nan for piece in pieces])
 
 
-def _lr_factors(config: RunConfig, run: Run) -> Tensor:
+def _factors(optimizer: Optimizer, run: Run) -> Tensor:
     """Factor on the learning rate per coordinate (P,); a factor of zero freezes, which P = ∞ expresses."""
     factors = torch.ones(run.table.size)
-    for group, factor in config.group_lr.items():
-        factors[torch.from_numpy(run.table.select(group))] = factor
+    for name, factor in optimizer.factors.items():
+        factors[torch.from_numpy(run.table.select(name))] = factor
     return factors
+
+
+def _recorded(facts: Any, names: tuple[str, ...]) -> Optimizer | None:
+    """An optimizer from a Recorder's facts: its name, and settings and parameter names per group."""
+    if not facts or not facts.get("groups") or "lr" not in facts["groups"][0]:
+        return None
+    first, *others = facts["groups"]
+    lr = float(first["lr"])
+    return Optimizer(
+        name=str(facts["name"]).lower(),
+        lr=lr,
+        weight_decay=float(first.get("weight_decay", 0.0)),
+        betas=tuple(first.get("betas", (0.9, 0.999))),
+        eps=float(first.get("eps", 1e-8)),
+        momentum=float(first.get("momentum", 0.0)),
+        dampening=float(first.get("dampening", 0.0)),
+        nesterov=bool(first.get("nesterov", False)),
+        factors={n: float(g["lr"]) / lr for g in others for n in g["parameters"] if n in names},
+    )

@@ -55,7 +55,7 @@ class LLCOptions:
     averaged_noise: bool = True
     mode: Literal["trajectory", "snapshot"] = "trajectory"
     scaled: bool = True
-    max_gradients: int = 1520
+    max_gradients: int = 1600
     thorough: bool = False
     density_probes: int = 1
     density_nodes: int = 12

@@ -18,8 +18,9 @@ from ..geometry.spectrum import spectral_density
 from ..runs.milestones import milestones
 from ..runs.streams import generator
 from .brief import brief
-from .edge import clipped_fractions, edge_of, with_moments
+from .edge import clipped_fractions, edge_of, optimizer_of, with_moments
 from .gate import gate_opening
+from .objectives import aligned
 from .result import walk
 from .rows import Progress, identity
 from .snapshots import choose
@@ -132,12 +133,13 @@ def spectrum_along(
         ValueError: the loss is no function of theta (the message says why), or an option is out of bounds.
     """
     settings = SpectrumOptions(**options)
-    objective = objective or _objective(run, settings)
+    objective = _objective(run, settings) if objective is None else aligned(objective, run.table)
     chosen = _snapshots(run) if snapshots is None else np.unique(np.asarray(snapshots, dtype=np.int64))
     first = _theta(run, int(chosen[0]), settings)
     require_deterministic(objective, first)
     picked = _matrices(run.table, first.numpy(), matrices)
-    question = Question(run, objective, settings, edge_of(run), picked)
+    optimizer = optimizer_of(run)
+    question = Question(run, objective, settings, optimizer, edge_of(optimizer), picked)
     named = {
         **asdict(settings),
         "matrices": [matrix.name for matrix in picked],

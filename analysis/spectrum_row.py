@@ -28,7 +28,7 @@ from ..geometry.sharpness import batch_sharpness
 from ..geometry.spectrum import trace
 from ..geometry.stability import spectral_ceilings
 from ..runs.streams import generator
-from .edge import Edge, moments_at
+from .edge import Edge, Optimizer, moments_at
 
 if TYPE_CHECKING:
     from ..runs.store import Run
@@ -60,6 +60,7 @@ class Question:
     run: Run
     objective: Objective
     options: SpectrumOptions
+    optimizer: Optimizer | None
     edge: Edge
     matrices: tuple[Matrix, ...]
 
@@ -163,10 +164,10 @@ class _Measuring:
 
     def _adaptive(self, upper: Eigenpairs) -> Row:
         """Everything that compares curvature with the optimizer: gates, ceilings, batch sharpness."""
-        config, edge = self.question.run.config, self.question.edge
-        moments = moments_at(self.question.run, self.index)
+        optimizer, edge = self.question.optimizer, self.question.edge
+        moments = moments_at(self.question.run, optimizer, self.index)
         batch = self._batches(None if moments is None else moments.diagonal)
-        if moments is None or config is None:
+        if moments is None or optimizer is None:
             ceiling = np.nan if edge.preconditioned else edge.value
             return (
                 batch
@@ -177,7 +178,7 @@ class _Measuring:
         inner = preconditioned(shifted(self.hessian, edge.l2), moments.diagonal.to(self.theta))
         found = self._largest(inner, "preconditioned")
         along = upper.vectors[0].cpu()
-        ceilings = spectral_ceilings(moments.root, along, lr=config.lr, eps=config.eps)
+        ceilings = spectral_ceilings(moments.root, along, lr=optimizer.lr, eps=optimizer.eps)
         return (
             batch
             | found

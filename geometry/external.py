@@ -65,9 +65,10 @@ def pyhessian_pairs(
     Its limits, and what is done about them: it finds the largest magnitude only, so for `largest` and
     `smallest` a first run finds the magnitude and a second one runs on the operator shifted by it; constants
     of 1e-6, so the operator is rescaled; global random numbers and a warning about reference cycles, both
-    kept from the caller. It stops when two successive values agree to the tolerance, which is no bound on the
-    error (0.4 % low at its default of 1e-3), and can return values out of order. `start` has no place in it
-    and is ignored.
+    kept from the caller; a crash on parameters that the loss ignores and a model left in evaluation mode,
+    which one flat vector and a module of our own do not meet. Its `density` needs a function that torch 2 no
+    longer has, and is not used. It stops when two successive values agree to the tolerance, which bounds no
+    error (0.4 % low at its default of 1e-3), and can return values out of order. `start` is ignored.
     """
     probe = operator.matvec(random_unit(operator, generator))
     size = float(probe.double().norm())

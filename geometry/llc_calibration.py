@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 
 _PILOT_CHAINS, _PILOT_STEPS = 2, 40
 _TRIALS = 16
+_SPARE = 1.05  # of the burn-in: other snapshots relax a little more slowly
 _BURN_IN_SHARE = 2 / 3  # of a budget, at most
 _MARGIN = 0.7  # of the bounds: pilots are short, and the noise share rests on a few samples
 _ESS = 4 * MIN_ESS  # per half: R-hat comes below 1.01 at about four times the ESS that is asked for
@@ -219,7 +220,7 @@ def _lengths(
     """Steps of burn-in and draws, of which the budget pays 1.5 times the first and once the second."""
     relaxation = 2 / (trial.step_size * slowest)
     drifting = trial.drift > 3
-    burn_in = ceil(RELAXATIONS * relaxation) * (2 if drifting else 1)
+    burn_in = ceil(_SPARE * RELAXATIONS * relaxation) * (2 if drifting else 1)
     num_draws = ceil(_ESS * max(relaxation, 1.0) / max(num_chains // 2, 1))
     reasons.append(
         f"burn-in {burn_in}: five relaxation times of {relaxation:.0f} steps" + ", twice" * drifting

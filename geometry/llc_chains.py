@@ -199,7 +199,7 @@ class _Recorder:
 
     def __init__(self, settings: Settings, center: Center, num_steps: int, *, tilted: bool) -> None:
         self.settings, self.center, self.tilted = settings, center, tilted
-        self.every = -(-num_steps // _THINNED)
+        self.every = min(num_steps, max(4, -(-num_steps // _THINNED)))
         self.rises: list[Tensor] = []
         self.slopes: list[Tensor] = []
         self.distances: list[Tensor] = []
@@ -209,12 +209,12 @@ class _Recorder:
     def take(self, state: sgld.State, losses: Tensor, gradients: Tensor, indices: Tensor | None) -> None:
         base = self.center.sample_losses
         here = base.mean() if indices is None else base[indices].mean(-1)
-        if len(self.rises) % self.every == 0:
+        self.finite = bool(losses.isfinite().all())
+        if len(self.rises) % self.every == self.every - 1 or not self.finite:
             self._look(state, gradients)
         self.rises.append(losses.double() - here)
         if self.tilted:
             self.slopes.append((state.theta @ self.center.gradient).double())
-        self.finite = bool(losses.isfinite().all())
 
     def _look(self, state: sgld.State, gradients: Tensor) -> None:
         settings = self.settings

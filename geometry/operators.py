@@ -73,6 +73,7 @@ def hessian_operator(
     builders = {"double_backward": _double_backward, "forward_over_reverse": _forward_over_reverse}
     if mode not in builders:
         raise ValueError(f"mode={mode!r} must be one of {', '.join(builders)}")
+    _check_precision(theta)
     state = torch.get_rng_state()
     product = builders[mode](_rechunked(objective), theta.detach())
     if not torch.equal(state, torch.get_rng_state()):
@@ -93,8 +94,9 @@ def ggn_operator(
     2002.
 
     Raises:
-        ValueError: the objective does not give its outputs and criterion apart.
+        ValueError: the objective does not give outputs and criterion apart, or theta is in half precision.
     """
+    _check_precision(theta)
     product = _gauss_newton(_rechunked(objective), theta.detach())
     operator = _operator(product, theta, f"Gauss-Newton matrix of {objective.description}")
     return operator if parameters is None else restrict(operator, coordinates(objective, parameters))
@@ -167,6 +169,13 @@ def coordinates(objective: Objective, parameters: str | Iterable[str]) -> Tensor
     if objective.table is None:
         raise ValueError("parameters needs an objective with a parameter table (see from_module)")
     return torch.from_numpy(objective.table.select(parameters)).to(objective.device)
+
+
+def _check_precision(theta: Tensor) -> None:
+    if theta.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"theta is {theta.dtype}; curvature needs float32 or float64, so convert it (theta.float())"
+        )
 
 
 def _operator(product: Product, theta: Tensor, description: str) -> SymmetricOperator:

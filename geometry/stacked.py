@@ -60,11 +60,10 @@ def losses_and_gradients(
     """
     copies, chains, size = theta.shape
     rows = theta.detach().reshape(-1, size)
-    with exact_attention():
-        if indices is not None:
-            losses, gradients = _evaluate(objective, rows, indices.repeat(copies, 1))
-        else:
-            losses, gradients = _evaluate_all(objective, rows)
+    if indices is not None:
+        losses, gradients = _evaluate(objective, rows, indices.repeat(copies, 1))
+    else:
+        losses, gradients = _evaluate_all(objective, rows)
     return losses.view(copies, chains), gradients.view(copies, chains, size)
 
 
@@ -93,11 +92,12 @@ def _evaluate_block(objective: Objective, points: Tensor, indices: Tensor) -> tu
     """The same for some rows by one vmap, or for a single point (P,)."""
     points = points.requires_grad_(True)
     with torch.enable_grad():
-        if points.dim() == 1:
+        if points.dim() == 1:  # first derivatives only and no vmap: any attention kernel will do
             losses = objective.sample_loss(points, indices)
         else:
             shared = None if indices.dim() == 1 else 0
-            losses = torch.func.vmap(objective.sample_loss, (0, shared))(points, indices)
+            with exact_attention():
+                losses = torch.func.vmap(objective.sample_loss, (0, shared))(points, indices)
         if not losses.requires_grad:
             return losses, torch.zeros_like(points)
         (gradients,) = torch.autograd.grad(losses.sum(), points)

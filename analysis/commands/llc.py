@@ -37,7 +37,7 @@ def command(
     published_noise: bool = False,
     mode: Literal["trajectory", "snapshot"] = "trajectory",
     without_scaled: bool = False,
-    max_gradients: int = 1520,
+    max_gradients: int = 1600,
     seed: int = 0,
     objective: str | None = None,
     jobs: int = 2,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from ...geometry.llc_null import quadratic_null
+from ...geometry.spectrum import SpectralDensity
 from ...runs.milestones import Milestones, milestones
 from ..llc import LLCCurve
 from .style import COLORS, legend_above, log_values, mark_milestones, panels, row_or_column, step_axis
@@ -65,7 +67,7 @@ def plot_scaled(result: LLCCurve, axes: Axes, *, milestones: Milestones | None =
     _finish(axes, result, milestones, labels=False, label=r"$\hat\lambda$ at constant $\gamma\|\theta\|^2/P$")
 
 
-def _band(axes: Axes, steps: NDArray[np.int64], value: Array, stderr: Array, label: str) -> None:
+def _band(axes: Axes, steps: NDArray[Any], value: Array, stderr: Array, label: str) -> None:
     axes.plot(steps, value, "--", color=_NULL, label=label)
     axes.fill_between(steps, value - 2 * stderr, value + 2 * stderr, color=_NULL, alpha=0.2, linewidth=0)
 
@@ -123,7 +125,9 @@ def plot_sensitivity(result: LLCCurve, axes: Axes) -> None:
     """
     gammas = result.sensitivity_localization
     at = int(np.flatnonzero(result.steps == result.sensitivity_at)[0])
-    axes.plot(gammas, result.sensitivity_quadratic[1], "--", color=_NULL, label="Hessian alone")
+    dense = np.geomspace(gammas[0], gammas[-1], 60)
+    null = _quadratic(result, at, dense)
+    _band(axes, dense, null[:, 0], null[:, 1], "Hessian alone")
     rows = zip(result.sensitivity_step_size, result.sensitivity_llc, result.sensitivity_stderr, strict=True)
     for (step_size, value, stderr), color in zip(rows, _STEP_COLORS, strict=True):
         if not np.isnan(value).all():
@@ -137,3 +141,11 @@ def plot_sensitivity(result: LLCCurve, axes: Axes) -> None:
     axes.set_xlabel(r"localization $\gamma$")
     axes.set_ylabel(rf"$\hat\lambda$ at step {result.sensitivity_at}")
     legend_above(axes, columns=3)
+
+
+def _quadratic(result: LLCCurve, at: int, localizations: Array) -> Array:
+    """λ_quad and its standard error (G, 2) at snapshot number `at`, for localizations (G,)."""
+    nodes, weights = result.density_nodes[at], result.density_weights[at]
+    density = SpectralDensity(nodes, weights, result.dimension, nodes.size)
+    nb = result.num_beta
+    return np.array([quadratic_null(density, num_beta=nb, localization=float(g)) for g in localizations])

@@ -11,10 +11,13 @@ from grokscope.analysis.commands.spectrum import command
 from grokscope.analysis.figures.spectrum import draw
 from grokscope.analysis.result import load, save
 from grokscope.analysis.spectrum import SpectrumCurve, spectrum_along
+from grokscope.geometry.objective import from_module
 from grokscope.geometry.operators import dense, ggn_operator, hessian_operator
 from grokscope.geometry.stability import adam_preconditioner
 from grokscope.runs.config import RunConfig
 from grokscope.runs.rebuild import rebuild
+from grokscope.runs.recorder import Recorder
+from grokscope.runs.store import Run
 from grokscope.runs.train import train
 
 CONFIG = RunConfig(
@@ -153,3 +156,26 @@ def test_losses_that_are_no_functions_are_refused(run):
     )
     with pytest.raises(ValueError, match="has no Hessian: it draws random numbers"):
         spectrum_along(run, objective=noisy, snapshots=[1])
+
+
+def test_a_run_of_another_loop_with_its_own_objective(tmp_path):
+    torch.manual_seed(0)
+    model, inputs, targets = torch.nn.Linear(3, 4), torch.randn(20, 3), torch.randint(4, (20,))
+    stepper = torch.optim.Adam(model.parameters(), lr=0.01)
+    with Recorder(tmp_path / "run", model, stepper, second_moment_every=1) as recorder:
+        recorder.step(0)
+        for step in (1, 2, 3):
+            stepper.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+            stepper.step()
+            recorder.step(step)
+    run = Run.open(tmp_path / "run")
+    objective = from_module(model, inputs, targets, torch.nn.functional.cross_entropy)
+    curve = spectrum_along(run, objective=objective, max_matvecs=60, density_nodes=5)
+    assert curve.edge == pytest.approx(38 / 0.01)
+    assert np.isfinite(curve.gate).all()
+    assert np.isnan(curve.batch_sharpness).all()  # nobody said of what batches
+    sized = spectrum_along(run, objective=objective, max_matvecs=60, batch_size=5, density_probes=0)
+    assert np.isfinite(sized.gates).all()
+    with pytest.raises(ValueError, match="no configuration"):
+        spectrum_along(run)

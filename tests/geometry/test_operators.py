@@ -215,6 +215,9 @@ def test_bad_arguments():
         hessian @ torch.ones(3, dtype=theta.dtype)
     with pytest.raises(ValueError, match="outputs and criterion"):
         ggn_operator(Objective(objective.sample_loss, objective.num_samples), theta)
+    for build in (hessian_operator, ggn_operator):
+        with pytest.raises(ValueError, match=r"theta is torch\.float16; curvature needs"):
+            build(objective, theta.half())
     with pytest.raises(ValueError, match="parameter table"):
         hessian_operator(Objective(objective.sample_loss, 3), theta, parameters="head")
     with pytest.raises(ValueError, match="dense matrix is for small P"):
