@@ -104,7 +104,7 @@ def verdicts(pairs: Sequence[tuple[Claim, Finding, Scale]], *, alpha: float = 0.
     and its p survives Holm, else `inconclusive`. At quick scale the most that is said is `consistent` (the
     interval meets the range) or `inconsistent` (it doesn't). Statistical claims need at least five seeds.
     """
-    adjusted = holm(np.array([p_value(claim, finding) for claim, finding, _ in pairs])) if pairs else []
+    adjusted = holm(np.array([p_value(claim, finding) for claim, finding, _ in pairs], dtype=np.float64))
     return tuple(_verdict(*pair, refutable=bool(p < alpha)) for pair, p in zip(pairs, adjusted, strict=True))
 
 
