@@ -37,23 +37,29 @@ def collect_runs(spec: Path, runs: Path) -> dict[str, Any]:
     return found
 
 
-def branch_runs(spec: Path, runs: Path) -> dict[str, Any]:
-    """Train the branches from memorization, BRANCHES per cell, with other batches; finished ones are kept."""
+def branch_runs(spec: Path, runs: Path, *, jobs: int = 1) -> dict[str, Any]:
+    """Train the branches from memorization, BRANCHES per cell, `jobs` at a time; finished ones are kept.
+
+    Each continues the cell's first run from the state kept at its information time, with other batches.
+    """
+    from joblib import Parallel, delayed
+
+    entries = read_spec(spec)
+    calls = [(runs, entries[cell - 1], cell, k) for cell in BRANCHED for k in range(1, BRANCHES + 1)]
+    Parallel(n_jobs=jobs, batch_size=1)(delayed(_branch)(*call) for call in calls)
+    return {"branches": len(calls), "cells": len(BRANCHED)}
+
+
+def _branch(runs: Path, entry: Entry, cell: int, k: int) -> None:
     from ..runs.branch import branch
     from ..runs.milestones import milestones
     from ..runs.store import Run
 
-    entries, made = read_spec(spec), 0
-    for cell in BRANCHED:
-        parent = Run.open(runs / entries[cell - 1].name)
-        memorized = milestones(parent).memorized
-        if memorized is None:
-            raise ValueError(f"cell={cell}: its first run did not memorize; branch another cell")
-        for k in range(1, BRANCHES + 1):
-            seed = 10_000 * cell + k
-            branch(parent, branch_path(runs, entries[cell - 1], k), at=memorized.confirmed, batch_seed=seed)
-            made += 1
-    return {"branches": made, "cells": len(BRANCHED)}
+    parent = Run.open(runs / entry.name)
+    memorized = milestones(parent).memorized
+    if memorized is None:
+        raise ValueError(f"cell={cell}: its first run did not memorize; branch another cell")
+    branch(parent, branch_path(runs, entry, k), at=memorized.confirmed, batch_seed=10_000 * cell + k)
 
 
 def branch_path(runs: Path, entry: Entry, k: int) -> Path:

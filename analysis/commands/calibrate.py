@@ -21,6 +21,7 @@ def command(
     spec: Path = _SPEC,
     figures: Path | None = None,
     open_lockbox: bool = False,
+    jobs: int = 1,
     json: bool = False,
 ) -> int:
     """Renew the calibration of the delay predictor, or recompute its scores from the shipped data.
@@ -35,6 +36,7 @@ def command(
         spec: specification that the sweep was made from.
         figures: folder that receives the figures of `score`.
         open_lockbox: let `score` also use the cells that no choice may look at.
+        jobs: branches trained at a time.
         json: print one JSON object.
     """
     from .. import calibrate
@@ -45,7 +47,7 @@ def command(
         return 0
     done = {
         "collect": lambda: calibrate.collect_runs(spec, runs),
-        "branch": lambda: calibrate.branch_runs(spec, runs),
+        "branch": lambda: calibrate.branch_runs(spec, runs, jobs=jobs),
         "fit": calibrate.fit_installed,
     }[work]()
     print_json(done) if json else print("\n".join(f"{name}: {value}" for name, value in done.items()))
