@@ -1,0 +1,58 @@
+"""How long runs will take, from a few steps of each kind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..runs.store import Run
+from ..runs.sweep import Entry
+
+_SHORT, _LONG = 20, 120  # steps of two pilots, whose difference leaves the start out
+_FREE = {"seed", "init_seed", "split_seed", "batch_seed", "steps"}  # change no step's cost
+
+
+def expected_seconds(runs: Sequence[Entry], folder: str | Path, *, jobs: int = 1) -> float:
+    """At most how long it takes to train what is unfinished of `runs` in `folder`, `jobs` at a time.
+
+    Σ steps × seconds a step, the latter measured once for all runs that differ only in seeds, steps and
+    fractional numbers. Runs that stop by themselves take less. Costs 140 steps for each kind.
+    """
+    kinds: dict[str, list[Entry]] = {}
+    waiting = [run for run in runs if not _finished(Path(folder) / run.name)]
+    for run in waiting:
+        kinds.setdefault(_kind(run), []).append(run)
+    total = sum(step_seconds(kind[0]) * sum(run.config.steps for run in kind) for kind in kinds.values())
+    return total / min(jobs, max(len(waiting), 1))
+
+
+def step_seconds(run: Entry) -> float:
+    """Seconds of one training step with all that comes along with it, on one thread."""
+    import torch
+
+    from ..runs.train import train
+
+    threads, seconds = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    try:
+        for steps in (_SHORT, _LONG):
+            with TemporaryDirectory() as folder:
+                started = time.monotonic()
+                train(replace(run.config, steps=steps), Path(folder) / "pilot", trust=True)
+                seconds.append(time.monotonic() - started)
+    finally:
+        torch.set_num_threads(threads)
+    return max(0.0, seconds[1] - seconds[0]) / (_LONG - _SHORT)
+
+
+def _finished(path: Path) -> bool:
+    return (path / "run.h5").exists() and Run.open(path).finished
+
+
+def _kind(run: Entry) -> str:
+    settings = asdict(run.config).items()
+    fixed = {k: v for k, v in settings if k not in _FREE and not isinstance(v, float)}
+    return repr((fixed, run.config.train_fraction))
