@@ -61,7 +61,7 @@ class Waves:
 
 def wrap(angle: FloatArray) -> FloatArray:
     """The angle of the same direction in (−π, π]."""
-    return -((np.pi - angle) % (2 * np.pi) - np.pi)
+    return np.asarray(np.pi - (np.pi - angle) % (2 * np.pi))
 
 
 def periodicity(weights: FloatArray) -> FloatArray:
@@ -156,7 +156,7 @@ def wave_distances(weights: FloatArray, *, frequency: NDArray[np.int64], phase: 
         2 * np.pi * np.outer(frequency, np.arange(weights.shape[1])) / weights.shape[1] - phase[:, None]
     )
     pairs = zip(weights, angle, strict=True)
-    return np.array([_wave_distances(row, turned) for row, turned in pairs])
+    return np.array([_wave_distances(row, turned) for row, turned in pairs]).reshape(-1, 2)
 
 
 def _wave_distances(weights: FloatArray, angle: FloatArray) -> tuple[float, float]:
@@ -172,7 +172,7 @@ def _wave_distances(weights: FloatArray, angle: FloatArray) -> tuple[float, floa
 def _to_square(value: FloatArray, angle: FloatArray) -> FloatArray:
     level = np.where(np.abs(angle) < np.pi / 2, 1.0, -1.0)
     edge = np.hypot(np.abs(np.abs(angle) - np.pi / 2), np.maximum(np.abs(value) - 1, 0))
-    return np.minimum(np.abs(value - level), edge)
+    return np.asarray(np.minimum(np.abs(value - level), edge))
 
 
 def _to_cosine(value: FloatArray, angle: FloatArray) -> FloatArray:
