@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..geometry.fourier import periodicity
 from ..geometry.square_wave import (
     Layers,
     Shape,
@@ -16,7 +17,6 @@ from ..geometry.square_wave import (
     circular_correlation,
     extract,
     ideal,
-    periodicity,
     right,
     wave_distances,
 )
@@ -149,7 +149,7 @@ def extraction(run: Run) -> Extraction:
 def _structured(layers: Layers) -> dict[str, Any]:
     waves, keep = extract(layers), periodicity(layers.first) > STRUCTURED
     kept = Waves(waves.frequency[keep], waves.first[keep], waves.second[keep], waves.output[keep])
-    apart = wave_distances(layers.first[keep], frequency=kept.frequency, phase=kept.first)
+    apart = wave_distances(layers.first[keep], frequency=kept.frequency, phases=kept.first)
     return {
         "structured": len(kept.frequency),
         "structured_correlation": _correlation(kept),

@@ -14,6 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .fourier import dominant_frequency, phase, wrapped
+
 FloatArray = NDArray[np.float64]
 Shape = Literal["square", "cosine"]
 Ties = Literal["first", "wrong"]
@@ -56,22 +58,7 @@ class Waves:
     @property
     def phase_sum_error(self) -> FloatArray:
         """δ = φ_out − φ_a − φ_b in (−π, π], (N,): zero where the phase-sum relation holds."""
-        return wrap(self.output - self.first - self.second)
-
-
-def wrap(angle: FloatArray) -> FloatArray:
-    """The angle of the same direction in (−π, π]."""
-    return np.asarray(np.pi - (np.pi - angle) % (2 * np.pi))
-
-
-def periodicity(weights: FloatArray) -> FloatArray:
-    """max_k |ŵ_k| / mean_k |ŵ_k| over k = 1 … p−1, ŵ the DFT of each row of weights (N, p); (N,).
-
-    The paper calls units above 12 structured, below 5 unstructured. A pure wave has (p−1)/2, white noise
-    of p = 97 about 2.3.
-    """
-    magnitude = np.abs(np.fft.fft(weights, axis=1))[:, 1:]
-    return np.asarray(magnitude.max(1) / magnitude.mean(1))
+        return wrapped(self.output - self.first - self.second)
 
 
 def extract(layers: Layers) -> Waves:
@@ -79,10 +66,8 @@ def extract(layers: Layers) -> Waves:
 
     ν = argmax_{1≤k≤(p−1)/2} |DFT(w_a)_k|, φ_x = −arg DFT(w_x)_ν for x = a, b, out.
     """
-    spectra = [np.fft.rfft(w, axis=1) for w in (layers.first, layers.second, layers.output)]
-    frequency = 1 + np.abs(spectra[0][:, 1:]).argmax(1)
-    rows = np.arange(len(frequency))
-    return Waves(frequency, *(-np.angle(spectrum[rows, frequency]) for spectrum in spectra))
+    frequency = dominant_frequency(layers.first)
+    return Waves(frequency, *(phase(w, frequency) for w in (layers.first, layers.second, layers.output)))
 
 
 def random_waves(num_units: int, *, modulus: int, generator: np.random.Generator) -> Waves:
@@ -143,7 +128,7 @@ def circular_correlation(x: FloatArray, y: FloatArray) -> float:
     return float((u * v).sum() / np.sqrt((u * u).sum() * (v * v).sum()))
 
 
-def wave_distances(weights: FloatArray, *, frequency: NDArray[np.int64], phase: FloatArray) -> FloatArray:
+def wave_distances(weights: FloatArray, *, frequency: NDArray[np.int64], phases: FloatArray) -> FloatArray:
     """Mean distance of each row's weights (N, p) to its square wave and to its cosine, (N, 2).
 
     Both have the row's frequency and phase. The square wave's two levels are the medians of the weights
@@ -152,8 +137,8 @@ def wave_distances(weights: FloatArray, *, frequency: NDArray[np.int64], phase: 
     units of half the step between the levels, so that an intermediate weight beside a sign change is near
     the square wave's edge. The paper states no units for its nearest-point distance.
     """
-    angle = wrap(
-        2 * np.pi * np.outer(frequency, np.arange(weights.shape[1])) / weights.shape[1] - phase[:, None]
+    angle = wrapped(
+        2 * np.pi * np.outer(frequency, np.arange(weights.shape[1])) / weights.shape[1] - phases[:, None]
     )
     pairs = zip(weights, angle, strict=True)
     return np.array([_wave_distances(row, turned) for row, turned in pairs]).reshape(-1, 2)

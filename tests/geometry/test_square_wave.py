@@ -5,16 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from grokscope.geometry.fourier import wrapped
 from grokscope.geometry.square_wave import (
     Layers,
     circular_correlation,
     extract,
     ideal,
-    periodicity,
     random_waves,
     right,
     wave_distances,
-    wrap,
 )
 
 CASES = json.loads((Path(__file__).parents[1] / "data/modular_addition_construction.json").read_text())[
@@ -78,7 +77,7 @@ def test_extraction_inverts_the_ideal_network() -> None:
     )
     sign = np.where(mirrored, -1, 1)
     for name in ("first", "second", "output"):
-        apart = wrap(getattr(found, name) - sign * getattr(waves, name))[keep]
+        apart = wrapped(getattr(found, name) - sign * getattr(waves, name))[keep]
         np.testing.assert_allclose(apart, 0, atol=1e-12)
     again = ideal(found, modulus=31, inputs="cosine", output="cosine")
     np.testing.assert_allclose(again.first[keep], layers.first[keep], atol=1e-12)
@@ -90,22 +89,14 @@ def test_square_waves_keep_frequency_and_nearly_the_phase() -> None:
     found = extract(ideal(waves, modulus=97, inputs="square", output="square"))
     np.testing.assert_array_equal(found.frequency[1:], waves.frequency[1:])
     # Edges move between residues: the phase is known to one part in p of a turn.
-    assert np.abs(wrap(found.first - waves.first))[1:].max() < 2 * np.pi / 97
-
-
-def test_periodicity_of_a_wave_and_of_noise() -> None:
-    wave = np.cos(2 * np.pi * 7 * np.arange(97) / 97 + 0.3)
-    assert periodicity(5 + wave[None])[0] == pytest.approx(48)
-    assert periodicity(np.random.default_rng(0).standard_normal((200, 97))).mean() == pytest.approx(
-        2.3, abs=0.1
-    )
+    assert np.abs(wrapped(found.first - waves.first))[1:].max() < 2 * np.pi / 97
 
 
 def test_circular_correlation() -> None:
     stream = np.random.default_rng(0)
     x = stream.uniform(-np.pi, np.pi, 400)
-    assert circular_correlation(x, wrap(x + 1.2)) == pytest.approx(1)
-    assert circular_correlation(x, wrap(0.7 - x)) == pytest.approx(-1)
+    assert circular_correlation(x, wrapped(x + 1.2)) == pytest.approx(1)
+    assert circular_correlation(x, wrapped(0.7 - x)) == pytest.approx(-1)
     # Independent: standard error 1/sqrt(400).
     assert abs(circular_correlation(x, stream.uniform(-np.pi, np.pi, 400))) < 0.2
     assert np.isnan(circular_correlation(x[:1], x[:1]))
@@ -117,14 +108,13 @@ def test_circular_correlation() -> None:
 def test_distances_tell_squares_from_cosines(shape: str) -> None:
     waves = random_waves(20, modulus=97, generator=np.random.default_rng(2))
     weights = 0.45 * ideal(waves, modulus=97, inputs=shape, output="cosine").first[1:] + 0.1
-    square, cosine = wave_distances(weights, frequency=waves.frequency[1:], phase=waves.first[1:]).T
+    square, cosine = wave_distances(weights, frequency=waves.frequency[1:], phases=waves.first[1:]).T
     assert (square < cosine).all() if shape == "square" else (square > cosine).all()
     own = square if shape == "square" else cosine
     # Exact up to the grid of the cosine's curve, and to the noise-free levels of the square.
     assert own.max() < (1e-9 if shape == "square" else 7e-3)
 
 
-def test_wrap_and_shapes() -> None:
-    np.testing.assert_allclose(wrap(np.array([np.pi, -np.pi, 3 * np.pi, 0.5])), [np.pi, np.pi, np.pi, 0.5])
+def test_layers_of_unequal_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="all three must be one"):
         Layers(np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((3, 3)))
