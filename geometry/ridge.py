@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, log, log1p, sqrt
+from math import ceil, inf, log, log1p, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,8 +23,9 @@ _BLOCK = 4096
 class RidgeDescent:
     """Gradient descent θ ← θ − η(Φᵀ(Φθ − Φθ*)/n + λθ), solved in the singular basis of Φ.
 
-    features (n, m) is Φ, theta (m,) the start, teacher (m,) is θ*, covariance (m,) the diagonal of the
-    population covariance S (1/m each if None), lr = η, ridge = λ.
+    features (n, m) is Φ, theta (m,) the start, teacher (m,) is θ*, covariance the population covariance S:
+    its diagonal (m,), a root R (r, m) with S = RᵀR, or 1/m each if None; lr = η, ridge = λ. The features
+    of r fresh samples over √r are a root.
     """
 
     features: FloatArray
@@ -70,7 +71,7 @@ class RidgeDescent:
 
     def generalization_step(self, c: float) -> int | None:
         """t₂ = the first step at which the population loss is at most c; None if it never is."""
-        start = max(0, ceil(self.deterministic_lower_bound(c)) - 1)
+        start = ceil(max(1.0, self.deterministic_lower_bound(c))) - 1
         for block in _blocks(start, self._settled(self._population, c) + 1):
             low = np.flatnonzero(self.population_loss(block) <= c)
             if len(low):
@@ -78,7 +79,12 @@ class RidgeDescent:
         return None
 
     def deterministic_lower_bound(self, c: float) -> float:
-        """ln(‖θ₀⊥‖²/(√(c/min S) + ‖θ*‖)²)/(−2 ln(1 − ηλ)): t₂ is never earlier; θ₀⊥ in the null space."""
+        """ln(‖θ₀⊥‖²/(√(c/min S) + ‖θ*‖)²)/(−2 ln(1 − ηλ)): t₂ is never earlier; θ₀⊥ in the null space.
+
+        −∞ for a covariance given by its root, which may be singular.
+        """
+        if self._covariance.ndim == 2:
+            return -inf
         *_, right = np.linalg.svd(self.features, full_matrices=False)
         null = self.theta - right.T @ (right @ self.theta)
         reach = sqrt(c / self._covariance.min()) + float(np.linalg.norm(self.teacher))
@@ -98,8 +104,10 @@ class RidgeDescent:
         """The paper's lower bound on t₂, in probability over θ₀ ~ N(0, variance·I).
 
         It is ln(((m − n)ν²/2)/(√(c/min S) + ‖θ*‖)²)/(4ηλ) with ν² = variance (Theorem 4.2), about half
-        of the deterministic bound.
+        of the deterministic bound. −∞ for a covariance given by its root, which may be singular.
         """
+        if self._covariance.ndim == 2:
+            return -inf
         rows, columns = self.features.shape
         reach = sqrt(c / self._covariance.min()) + float(np.linalg.norm(self.teacher))
         return log((columns - rows) * variance / 2 / reach**2) / (4 * self.lr * self.ridge)
@@ -122,16 +130,18 @@ class RidgeDescent:
 
     @cached_property
     def _train(self) -> FloatArray:
-        return self._reduced(self.features / sqrt(2 * len(self.features)))
+        return self._reduced(lambda vectors: self.features @ vectors / sqrt(2 * len(self.features)))
 
     @cached_property
     def _population(self) -> FloatArray:
-        return self._reduced(np.diag(np.sqrt(self._covariance)))
+        if self._covariance.ndim == 2:
+            return self._reduced(lambda vectors: self._covariance @ vectors)
+        return self._reduced(lambda vectors: np.sqrt(self._covariance)[:, None] * vectors)
 
-    def _reduced(self, root: FloatArray) -> FloatArray:
+    def _reduced(self, root: Callable[[FloatArray], FloatArray]) -> FloatArray:
         """R (r, 1 + k) with ‖root(θ_t − θ*)‖² = ‖R [1, factors^t]‖²."""
         limit, parts, _ = self._modes
-        return np.asarray(np.linalg.qr(root @ np.column_stack([limit - self.teacher, parts]))[1])
+        return np.asarray(np.linalg.qr(root(np.column_stack([limit - self.teacher, parts])))[1])
 
     def _quadratic(self, reduced: FloatArray, steps: ArrayLike) -> FloatArray:
         powers = self._modes[2][:, None] ** np.atleast_1d(np.asarray(steps, dtype=np.float64))

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,19 @@ def test_paper_setting():
     run = RidgeDescent(features, generator.normal(size=1000), teacher / np.linalg.norm(teacher), 1.0, 1e-4)
     assert abs(run.memorization_step(0.01) - 211) < 48
     assert abs(run.generalization_step(0.01) - 22_928) < 1566
+
+
+def test_a_root_of_the_covariance_gives_the_same_curve():
+    case = TABLE["cases"][0]
+    diagonal = descent(case)
+    root = np.diag(np.sqrt(np.array(case["population_covariance_diagonal"])))
+    # Any R with the same RᵀR: here rotated by an orthogonal matrix.
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=root.shape))[0]
+    rooted = replace(diagonal, covariance=rotation @ root)
+    steps = np.arange(0, 300, 7)
+    np.testing.assert_allclose(rooted.population_loss(steps), diagonal.population_loss(steps), rtol=1e-9)
+    assert rooted.generalization_step(case["c"]) == case["t2"]
+    assert rooted.deterministic_lower_bound(case["c"]) == -np.inf
 
 
 def test_never():
