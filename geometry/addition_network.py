@@ -1,8 +1,8 @@
 """The two-layer network for modular addition with shared input weights, and its full-population gradient.
 
 logits_j(a, b) = Σ_m ξ_m[j] (θ_m[a] + θ_m[b])², cross-entropy averaged over all p² pairs (He et al. 2026,
-arXiv 2602.16849, quadratic activation). Without a training set there is nothing to memorize, and the loss keeps the
-symmetry of Z_p: the setting of the reduced dynamics in `feature_lottery`.
+arXiv 2602.16849, quadratic activation). Without a training set there is nothing to memorize, and the loss
+keeps the symmetry of Z_p: the setting of the reduced dynamics in `feature_lottery`.
 """
 
 from __future__ import annotations

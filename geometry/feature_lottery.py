@@ -15,7 +15,7 @@ frequency with the earliest one wins the unit.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -86,7 +86,7 @@ def flow(start: Modes, times: ArrayLike, *, modulus: int, tolerance: float = 1e-
     state = np.stack([u, v]).reshape(2, -1)
     scale = float(np.abs(state).max())
 
-    def derivative(_: float, flat: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    def derivative(_: float, flat: NDArray[Any]) -> NDArray[Any]:
         u, v = flat.reshape(2, -1)
         return np.concatenate([2 * u.conj() * v, u**2]) / modulus
 
