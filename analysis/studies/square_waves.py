@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...geometry.square_wave import ideal, random_waves, right
+from ...runs.milestones import milestones
 from ...runs.store import Run
 from ...runs.sweep import entries
 from ..claim import Claim, Finding, Interpretation, Scale
@@ -24,7 +25,8 @@ FloatArray = NDArray[np.float64]
 
 RANDOM = 0.9897
 """The control's label noise, 96/97: with it training labels are uniform over all 97 classes."""
-UNITS = (64, 128, 256, 512)
+UNITS, BUILT = (64, 128, 256, 512), 40
+"""Sizes of the networks built from random phases, and how many of each."""
 FEW = 10
 """Fewer structured units than this decide nothing."""
 
@@ -171,13 +173,17 @@ def spec(scale: Scale) -> Mapping[str, Any]:
 
 def measure(folder: Path, *, scale: Scale, released_data: Path | None, progress: Progress) -> Measured:
     """The construction table, and the waves of every run at its start, at saturation and at its end."""
-    names = [entry.name for entry in entries(spec(scale))]
-    rows = [
-        extraction(Run.open(folder / name)) for name in progress(names, description="runs", total=len(names))
-    ]
-    built = np.array([[_built(units, seed) for seed in range(40)] for units in UNITS])
+    homes = [folder / entry.name for entry in entries(spec(scale))]
+    shown = progress(homes, description="runs", total=len(homes))
+    rows = [extraction(Run.open(home)) for home in shown if _saturated(home)]
+    built = np.array([[_built(units, seed) for seed in range(BUILT)] for units in UNITS])
     found = _construction_findings(built) + _saturation_findings(rows) + _final_findings(rows, scale)
     return Measured(found, _arrays(rows, built))
+
+
+def _saturated(home: Path) -> bool:
+    """Whether the run is there and once had 99 % of its training labels right."""
+    return (home / "run.h5").exists() and milestones(Run.open(home)).first_memorized is not None
 
 
 def _built(units: int, seed: int) -> list[float]:
@@ -298,7 +304,7 @@ def _arrays(rows: Sequence[Extraction], built: FloatArray) -> dict[str, NDArray[
     }
     return padded | {
         "noise": np.array([row.noise for row in rows]),
-        "at": np.array([row.accuracy for row in rows]),
+        "accuracy": np.array([row.accuracy for row in rows]),
         "correlation": np.array([row.correlation for row in rows]),
         "units": np.array(UNITS),
         "built": built,
