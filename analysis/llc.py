@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..geometry.llc_calibration import Calibration
+from ..geometry.llc import default_num_beta
+from ..geometry.llc_calibration import Calibration, affordable_localization
 from ..geometry.llc_null import quadratic_null
 from ..geometry.spectrum import SpectralDensity
 from .brief import brief
@@ -40,7 +41,7 @@ class LLCCurve:
     """
 
     KIND: ClassVar[str] = "llc"
-    REVISION: ClassVar[int] = 1
+    REVISION: ClassVar[int] = 2
 
     __repr__ = brief
 
@@ -89,6 +90,7 @@ class LLCCurve:
     scaled_verdict: tuple[str, ...]
     scaled_reason: tuple[str, ...]
     scaled_localization: Array
+    scaled_step_size: Array  # follows the norm too, as far as it is stable
     traces: NDArray[np.float32]  # (S, chains, draws) nβ(L − L*) of plain chains, cold ones first
     density_nodes: Array  # (S, probes, m) of the Hessian
     density_weights: Array  # (S, probes, m)
@@ -192,24 +194,33 @@ def _batch_size(run: Run, settings: LLCOptions, objective: Objective) -> int:
 def _calibration(
     run: Run, objective: Objective, settings: LLCOptions, densities: dict[int, SpectralDensity]
 ) -> tuple[int, Calibration]:
-    """Localization from the last snapshot's norm; step size where the loss is stiffest.
+    """Localization from the last snapshot's norm; step size where the loss is stiffest, lengths for all.
 
     A thorough run calibrates at every snapshot and takes the smallest step.
     """
     first = settings
     if settings.localization is None:
         last = run.theta(max(densities)).astype(np.float64)
-        first = replace(settings, localization=len(last) / (settings.relative_radius**2 * float(last @ last)))
+        base = len(last) / (settings.relative_radius**2 * float(last @ last))
+        reason = (
+            f"localization {base:.4g}: radius {settings.relative_radius:g} of the norm of the last snapshot"
+        )
+        gamma, raised = affordable_localization(
+            base,
+            list(densities.values()),
+            num_beta=settings.num_beta or default_num_beta(objective.num_samples),
+            num_chains=settings.num_chains,
+            max_gradients=settings.budget,
+        )
+        first = replace(settings, localization=gamma)
     stiffest = max(densities, key=lambda index: float(densities[index].nodes.max()))
     found = {
-        index: calibrated(objective, torch.from_numpy(run.theta(index)), densities[index], first, index)
+        index: calibrated(objective, torch.from_numpy(run.theta(index)), densities, first, index)
         for index in (densities if settings.thorough else [stiffest])
     }
     at = min(found, key=lambda index: found[index].settings.step_size)
     if settings.localization is None:
-        radius = f"radius {settings.relative_radius:g} of the norm of the last snapshot"
-        reasons = (f"localization {first.localization:.4g}: {radius}", *found[at].reasons[1:])
-        return at, replace(found[at], reasons=reasons)
+        return at, replace(found[at], reasons=(reason, *raised, *found[at].reasons[1:]))
     return at, found[at]
 
 
@@ -217,7 +228,7 @@ def _unscaled(settings: LLCOptions) -> dict[str, Any]:
     """Empty fields of the scaled estimates, if they were not asked for."""
     if settings.scaled:
         return {}
-    fields = ("llc", "stderr", "quadratic", "quadratic_stderr", "rhat", "ess", "localization")
+    fields = ("llc", "stderr", "quadratic", "quadratic_stderr", "rhat", "ess", "localization", "step_size")
     empty: dict[str, Any] = {f"scaled_{name}": np.empty(0) for name in fields}
     return empty | {"scaled_verdict": (), "scaled_reason": ()}
 

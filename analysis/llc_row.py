@@ -22,7 +22,7 @@ from ..runs.streams import generator
 
 Row = dict[str, Any]
 
-_TRIES = 6
+_TRIES = 4
 _COLUMNS = (
     "llc", "stderr", "tilted", "tilted_stderr", "drift", "drift_stderr", "quadratic", "quadratic_stderr",
     "excess", "excess_stderr", "rhat", "ess", "verdict", "reason", "loss", "localization", "step_size",
@@ -30,7 +30,8 @@ _COLUMNS = (
     "smallest_curvature", "largest_curvature", "gradient_norm",
 )  # fmt: skip
 _SCALED = (
-    "llc", "stderr", "quadratic", "quadratic_stderr", "rhat", "ess", "verdict", "reason", "localization"
+    "llc", "stderr", "quadratic", "quadratic_stderr", "rhat", "ess", "verdict", "reason", "localization",
+    "step_size",
 )  # fmt: skip
 
 
@@ -38,9 +39,10 @@ _SCALED = (
 class LLCOptions:
     """How chains are run; None is for calibration to choose.
 
-    `max_gradients` minibatch gradients per estimate bound the default run; with `thorough` there is no
-    bound, and estimates whose chains are only too short are repeated with twice as many draws, 6 times at
-    most. With `mode` 'snapshot' each snapshot is calibrated on its own, and values do not compare.
+    `max_gradients` minibatch gradients per estimate bound the default run, which raises its localization to
+    fit in; with `thorough` there is no such bound, and estimates whose chains are only too short are repeated
+    with twice as many draws, three times at most. Two chains, since each pays for a burn-in of its own. With
+    `mode` 'snapshot' each snapshot is calibrated on its own, and values do not compare.
     """
 
     num_beta: float | None = None  # None: n/log n
@@ -49,7 +51,7 @@ class LLCOptions:
     step_size: float | None = None
     burn_in: int | None = None
     num_draws: int | None = None
-    num_chains: int = 4
+    num_chains: int = 2
     batch_size: int | None = None  # None: that of training
     method: Method = "sgld"
     averaged_noise: bool = True
@@ -94,13 +96,18 @@ class Densities:
 
 
 def calibrated(
-    objective: Objective, theta: Tensor, density: SpectralDensity, options: LLCOptions, index: int
+    objective: Objective,
+    theta: Tensor,
+    densities: Mapping[int, SpectralDensity],
+    options: LLCOptions,
+    index: int,
 ) -> Calibration:
-    """Calibration at a snapshot; what options fix is kept, so that only the rest is chosen."""
+    """Calibration at snapshot `index` that serves all of `densities`; what options fix is kept."""
     found = calibrate_llc(
         objective,
         theta,
-        density=density,
+        density=densities[index],
+        others=[density for other, density in densities.items() if other != index],
         num_beta=options.num_beta,
         localization=options.localization,
         relative_radius=options.relative_radius,
@@ -133,19 +140,27 @@ class Question:
         point = torch.from_numpy(theta)
         chosen = self.calibration
         if self.options.mode == "snapshot":
-            own = calibrated(self.objective, point, self.densities[index], self.options, index)
+            alone = {index: self.densities[index]}
+            own = calibrated(self.objective, point, alone, self.options, index)
             chosen = replace(own, burn_in=chosen.burn_in, num_draws=chosen.num_draws)
         found = self._until_ok(point, chosen, index, tilt=True)
         row = {name: getattr(found, name) for name in _COLUMNS}
         row["squared_norm"] = squared = float(point.double().square().sum())
         row["traces"] = _resampled(found.num_beta * (found.losses - found.loss), chosen.num_draws)
-        settings = replace(chosen.settings, localization=self.scale * len(theta) / squared)
-        return row | self._scaled(point, replace(chosen, settings=settings), index)
+        return row | self._scaled(point, squared, chosen, found, index)
 
-    def _scaled(self, theta: Tensor, chosen: Calibration, index: int) -> Row:
+    def _scaled(self, theta: Tensor, squared: float, chosen: Calibration, found: LLC, index: int) -> Row:
+        """The estimate in units of the norm: γ falls with ‖θ‖², and ε rises with it while it is stable."""
         if not self.options.scaled:
             return {}
-        found = self._until_ok(theta, chosen, index, tilt=False)
+        base = chosen.settings
+        gamma = self.scale * len(theta) / squared
+        if not np.isclose(gamma, base.localization, rtol=1e-9):
+            stiffest = max(0.0, float(self.densities[index].nodes.max()))
+            stable = max(base.step_size, 2 / (base.num_beta * stiffest + gamma))
+            step_size = min(base.step_size * base.localization / gamma, stable)
+            settings = replace(base, localization=gamma, step_size=step_size)
+            found = self._until_ok(theta, replace(chosen, settings=settings), index, tilt=False)
         return {f"scaled_{name}": getattr(found, name) for name in _SCALED}
 
     def _until_ok(self, theta: Tensor, chosen: Calibration, index: int, *, tilt: bool) -> LLC:

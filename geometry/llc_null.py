@@ -55,3 +55,20 @@ def quadratic_null(
     mean = density.dim * float((density.weights * parts).sum(1).mean())
     square = density.dim * float((density.weights * parts**2).sum(1).mean())
     return Estimate(mean, float(np.sqrt(2 * square / len(parts))))
+
+
+def energy_time(density: SpectralDensity, *, num_beta: float, localization: float, step_size: float) -> float:
+    """Draws per independent draw of nβL in a quadratic: Σ f²(1 + ρ²)/(1 − ρ²) / Σ f², at least one.
+
+    f = nβa/h and ρ = 1 − εh/2 with h = nβa + γ: direction i has variance f²/2 in nβL and autocorrelations
+    ρ^(2k). An upper estimate for minibatches, whose noise in L is independent from draw to draw. The slowest
+    direction counts alone where no curvature is positive.
+    """
+    curvatures = np.maximum(density.nodes, 0.0)
+    h = num_beta * curvatures + localization
+    squares = (1 - step_size * h / 2) ** 2
+    weights = density.weights * (num_beta * curvatures / h) ** 2
+    weights = weights if weights.any() else density.weights
+    with np.errstate(divide="ignore"):
+        times = np.where(squares < 1, (1 + squares) / (1 - squares), np.inf)
+    return max(1.0, float((weights * times)[weights > 0].sum() / weights.sum()))

@@ -31,7 +31,7 @@ def command(
     step_size: float | None = None,
     burn_in: int | None = None,
     num_draws: int | None = None,
-    num_chains: int = 4,
+    num_chains: int = 2,
     batch_size: int | None = None,
     method: Literal["sgld", "rmsprop"] = "sgld",
     published_noise: bool = False,
@@ -56,11 +56,12 @@ def command(
         run: folder of the run.
         snapshots: number of snapshots, spread over the run.
         steps: snapshots at these steps instead.
-        thorough: no bound on gradients; repeat with more draws until the verdict is ok (hours).
+        thorough: no bound on gradients; repeat with up to 8 times the draws until the verdict is ok (hours).
         sensitivity: measure a grid of step sizes and localizations at the last snapshot.
         num_beta: inverse temperature nβ; by default n/log n for n training samples.
         localization: strength γ of the pull to the snapshot; by default from relative-radius.
-        relative_radius: distance that localization allows, over the norm of the last snapshot.
+        relative_radius: distance that localization allows, over the norm of the last snapshot; what
+            max-gradients don't pay for makes it smaller.
         step_size: by default calibrated, likewise burn-in and draws.
         burn_in: steps before the first draw.
         num_draws: draws per chain.

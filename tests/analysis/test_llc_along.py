@@ -132,12 +132,12 @@ def test_calibration_is_recorded_and_each_snapshot_can_have_its_own(tmp_path):
 
 
 def test_thorough_runs_until_ok(tmp_path):
-    few = {"burn_in": 3, "num_draws": 8}
-    assert "suspect" in along(tmp_path, **few)[0].verdict
+    few = {"burn_in": 3, "num_draws": 60}
+    assert "ok" not in along(tmp_path, **few)[0].verdict
     curve, _, _ = along(tmp_path, **few, thorough=True, snapshots=np.array([3]), scaled=False)
     assert curve.verdict == ("ok",), curve.reason
     assert curve.burn_in[0] > 3
-    assert curve.traces.shape[-1] == 8  # every snapshot keeps as many draws
+    assert curve.traces.shape[-1] == 60  # every snapshot keeps as many draws
 
 
 def test_sensitivity_grid(tmp_path):
