@@ -13,6 +13,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from .intervention_config import intervention_of
+
 Scalar = bool | int | float | str
 
 TASKS = (
@@ -73,6 +75,7 @@ class RunConfig:
     state_at: tuple[int | Literal["memorized"], ...] = ()
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
+    intervention: dict[str, Scalar] = field(default_factory=dict)  # see intervention_config
 
     def __post_init__(self) -> None:
         for name in ("init_seed", "split_seed", "batch_seed"):
@@ -84,6 +87,7 @@ class RunConfig:
                 raise ValueError(f"{name}={value!r} must be {rule}")
         if self.width % self.heads:
             raise ValueError(f"width={self.width} must be a multiple of heads={self.heads}")
+        intervention_of(self)
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON text; equal configurations have equal digests."""

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     import torch
 
 # The numbers are part of every run's identity: never renumber, only append.
-STREAMS = {"init": 0, "split": 1, "batches": 2, "probes": 3, "chains": 4, "labels": 5, "task": 6}
+STREAMS = {
+    "init": 0, "split": 1, "batches": 2, "probes": 3, "chains": 4, "labels": 5, "task": 6, "interventions": 7,
+}  # fmt: skip
 
 
 def stream_seed(seed: int | None, name: str, index: int = 0) -> int:

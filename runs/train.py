@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import RunConfig
+from .interventions import disturbance
 from .provenance import drift, provenance
 from .store import Run, RunWriter, Series
 from .trainer import Diverged, Trainer
@@ -72,7 +73,7 @@ def train(
     path, trainer = Path(path), Trainer(config, trust=trust)
     exists = (path / "run.h5").exists()
     opened = (
-        _resumed(path, trainer, allow_drift, commit_bytes)
+        _resumed(path, trainer, branch, allow_drift, commit_bytes)
         if exists
         else _created(path, trainer, branch, commit_bytes)
     )
@@ -111,8 +112,8 @@ def _reason(trainer: Trainer) -> str:
 def _created(path: Path, trainer: Trainer, branch: Branch | None, commit_bytes: int) -> RunWriter:
     here = provenance(trainer.config.device) | trainer.totals
     if branch is not None:
-        trainer.load(branch.state, _evaluations(branch.metrics, branch.step - 1), batches=branch.batches)
         here["parent"] = dict(branch.parent)
+    here |= _intervene(trainer, here)
     writer = RunWriter.create(
         path,
         trainer.config,
@@ -122,12 +123,19 @@ def _created(path: Path, trainer: Trainer, branch: Branch | None, commit_bytes: 
         commit_bytes=commit_bytes,
     )
     with _freed_on_error(writer):
-        for name, series in (branch.metrics if branch else {}).items():
-            for step, value in zip(series.step, series.value, strict=True):
-                if branch is not None and step < branch.step:
-                    writer.log(int(step), {name: value.item()})
-        _record(trainer, writer)
+        _begin(trainer, writer, branch)
     return writer
+
+
+def _begin(trainer: Trainer, writer: RunWriter, branch: Branch | None) -> None:
+    """Record the first step, of a branch what its parent logged before it."""
+    if branch is not None:
+        trainer.load(branch.state, _evaluations(branch.metrics, branch.step - 1), batches=branch.batches)
+        for name, series in branch.metrics.items():
+            for step, value in zip(series.step, series.value, strict=True):
+                if step < branch.step:
+                    writer.log(int(step), {name: value.item()})
+    _record(trainer, writer)
 
 
 def _record(trainer: Trainer, writer: RunWriter) -> None:
@@ -136,7 +144,9 @@ def _record(trainer: Trainer, writer: RunWriter) -> None:
         writer.keep_state(trainer.step, trainer.state())
 
 
-def _resumed(path: Path, trainer: Trainer, allow_drift: bool, commit_bytes: int) -> RunWriter:
+def _resumed(
+    path: Path, trainer: Trainer, branch: Branch | None, allow_drift: bool, commit_bytes: int
+) -> RunWriter:
     stored = Run.open(path).provenance
     here = provenance(trainer.config.device) | trainer.totals
     changed = drift(stored, here)
@@ -147,15 +157,28 @@ def _resumed(path: Path, trainer: Trainer, allow_drift: bool, commit_bytes: int)
         )
     if "parent" in stored:
         here["parent"] = stored["parent"]
+    here |= _intervene(trainer, here)
+    if here.get("source") != stored.get("source"):
+        raise ValueError(
+            f"run={str(path)!r}: the source of its intervention changed; restore it, or train anew"
+        )
     writer = RunWriter.resume(path, trainer.config, trainer.table, provenance=here, commit_bytes=commit_bytes)
     with _freed_on_error(writer):
         state = writer.resume_state()
         if state is None:  # interrupted before its first state was saved: the store starts it anew
-            _record(trainer, writer)
+            if "parent" in stored and branch is None:
+                raise ValueError(f"run={str(path)!r} was stopped before its first state; branch it again")
+            _begin(trainer, writer, branch)
         else:
             trainer.load(state, _evaluations(writer.metrics, writer.resume_step))
             trainer.consider(writer)
     return writer
+
+
+def _intervene(trainer: Trainer, here: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepare the intervention of the configuration; its source goes into the provenance."""
+    trainer.disturbance, source = disturbance(trainer.config, trainer.table, parent=here.get("parent"))
+    return {"source": source} if source else {}
 
 
 @contextmanager

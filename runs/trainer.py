@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..geometry.objective import flatten, load_flat, parameter_table
+from ..geometry.objective import Objective, flatten, from_module, load_flat, parameter_table
 from . import safe_load
 from .config import RunConfig
 from .evaluation import Metrics, evaluate, norms, root_second_moments, second_moment
+from .interventions import Disturbance
 from .losses import make_criterion
 from .milestones import MilestoneMonitor
 from .models.model import make_model
@@ -48,8 +50,13 @@ class Trainer:
         )
         self.monitor = MilestoneMonitor(*self.totals.values())
         self.step = 0
+        self.disturbance: Disturbance | None = None
         self.last_update: Metrics = {}
         self.decision: Decision | None = None
+
+    @cached_property
+    def _objective(self) -> Objective:
+        return from_module(self.model, self.inputs, self.targets, self.criterion)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -78,12 +85,11 @@ class Trainer:
         gradient_norm = self._clip() if logging or self.config.clip is not None else 0.0
         before = self.theta if logging else None
         self._adapt()
-        self.optimizer.step()
+        self.last_update = self._step(logging=logging)
         self.step += 1
-        self.last_update = {}
         if before is not None:
             moved = float(torch.linalg.vector_norm(self.theta - before))
-            self.last_update = {"gradient_norm": gradient_norm, "update_norm": moved}
+            self.last_update |= {"gradient_norm": gradient_norm, "update_norm": moved}
 
     def record(self, writer: RunWriter) -> None:
         """Write what is due of the current parameters: norms, evaluation, snapshot, second moment, state.
@@ -99,7 +105,7 @@ class Trainer:
         last = last or self.done()
         snapshot = last or is_due(step, config.snapshot_every)
         moments = config.second_moment_every and (last or is_due(step, config.second_moment_every))
-        logged = evaluated or last or is_due(step, config.log_every)
+        logged = evaluated or last or is_due(step, config.log_every) or bool(self.last_update)
         if not (snapshot or moments or logged):
             return
         theta = self.theta
@@ -193,6 +199,15 @@ class Trainer:
     def _clip(self) -> float:
         bound = float("inf") if self.config.clip is None else self.config.clip
         return float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), bound))
+
+    def _step(self, *, logging: bool) -> Metrics:
+        """The optimizer's step, intervened upon where asked for; every rare intervention is logged."""
+        if self.disturbance is None:
+            self.optimizer.step()
+            return {}
+        length = self.disturbance.step(self.model, self.optimizer, self._objective, at=self.step)
+        shown = length is not None and (logging or self.disturbance.rare)
+        return {"intervention_norm": length} if shown and length is not None else {}
 
     def _adapt(self) -> None:
         every = self.config.adaptive_embedding_lr
