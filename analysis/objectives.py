@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from math import isclose, isfinite
 from typing import Any
 
 import torch
@@ -29,14 +30,52 @@ def load_objective(name: str, run: Run) -> Objective:
     the recorded ones. `criterion(outputs (n, ...), targets (n, ...))` is the mean over its n samples.
 
     Raises:
-        ValueError: no such module or function, it returns no Objective, or one of other parameters.
+        ValueError: no such module or function, it returns no Objective, or one of other parameters; or it
+            is no mean over samples at the run's first or middle snapshot (see `require_mean`).
     """
     function = load(name, field="objective", trust=True)
     with torch.random.fork_rng(devices=[]):  # a model that is made draws numbers
         found: Any = function(run) if _takes_run(function) else function()
     if not isinstance(found, Objective):
         raise ValueError(f"objective={name!r} returned {type(found).__name__}; return an Objective")
-    return aligned(found, run.table)
+    objective = aligned(found, run.table)
+    with torch.random.fork_rng(devices=[]):
+        for theta in run.rows((0, len(run) // 2)):
+            require_mean(objective, torch.from_numpy(theta).to(objective.device), source=name)
+    return objective
+
+
+def require_mean(objective: Objective, theta: Tensor, *, source: str) -> None:
+    """Nothing, if the loss at theta (P,) is one finite number, and a mean over samples.
+
+    It is taken of up to 32 samples twice, and of their two halves: a model in training mode draws dropout
+    masks anew and normalizes each batch by itself, a sum over samples grows with the batch; either would
+    make numbers that depend on chunks and chance. Costs three passes over these samples.
+
+    Raises:
+        ValueError: what it is instead, and what to do.
+    """
+    count = min(32, objective.num_samples)
+    indices, half = torch.arange(count, device=objective.device), count // 2
+    where = f"objective={source!r}: the loss of its first {count} samples"
+    try:
+        with torch.no_grad():
+            whole, again = (objective.at(theta, indices) for _ in range(2))
+            parts = [objective.at(theta, part) for part in (indices[:half], indices[half:]) if len(part)]
+    except Exception as error:  # whatever the user's own code raises
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"{where} can't be taken: {type(error).__name__}: {reason}") from error
+    if whole.ndim or not isfinite(whole):
+        found = f"shape {tuple(whole.shape)}" if whole.ndim else f"value {float(whole)}"
+        raise ValueError(f"{where} has {found}; return one finite number, their mean")
+    if not isclose(whole, again, rel_tol=1e-4, abs_tol=1e-6):
+        raise ValueError(f"{where} is random: {whole:.6g}, then {again:.6g}; call the model's eval()")
+    mean = (half * float(parts[0]) + (count - half) * float(parts[-1])) / count
+    if not isclose(whole, mean, rel_tol=1e-4, abs_tol=1e-6):
+        raise ValueError(
+            f"{where} is {whole:.6g}, but the mean over its halves {mean:.6g}; use a criterion that averages "
+            "over its samples, and call the model's eval() (batch normalization in training mode mixes them)"
+        )
 
 
 def aligned(objective: Objective, table: ParameterTable) -> Objective:

@@ -141,6 +141,9 @@ def losses(objective: Objective, points: Tensor) -> Array:
     """Mean loss over all samples at each of points (C, P), as (C,); C passes over the data.
 
     Small problems and accelerators take all points at once, chunk by chunk of the samples.
+
+    Raises:
+        ValueError: the loss changes a state of its model, as batch normalization does in training mode.
     """
     work = points.shape[1] * min(objective.chunk_size, objective.num_samples)
     if work > _STACKED_WORK and points.device.type == "cpu":
@@ -149,9 +152,20 @@ def losses(objective: Objective, points: Tensor) -> Array:
     everything = torch.arange(objective.num_samples, device=objective.device)
     with torch.no_grad(), exact_attention():
         for indices in torch.split(everything, objective.chunk_size):
-            found = torch.func.vmap(objective.sample_loss, (0, None))(points, indices)
+            found = _stacked(objective, points, indices)
             total += found.double() * (len(indices) / objective.num_samples)
     return np.asarray(total.cpu())
+
+
+def _stacked(objective: Objective, points: Tensor, indices: Tensor) -> Tensor:
+    try:
+        return torch.func.vmap(objective.sample_loss, (0, None))(points, indices)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0][:200]
+        raise ValueError(
+            "objective can't be taken at several points at once, as a function of theta alone could; put its "
+            f"model in eval mode ({reason})"
+        ) from error
 
 
 def _ends(run: Run, between: tuple[int, int] | None) -> NDArray[np.int64]:

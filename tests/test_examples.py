@@ -120,11 +120,50 @@ def test_an_objective_that_does_not_fit_is_refused(tmp_path, monkeypatch, text, 
         "    return from_module(m, torch.zeros(2, 2), torch.zeros(2), nn.functional.mse_loss)\n"
     )
     (tmp_path / "mine.py").write_text(head + text + "\n")
-    monkeypatch.chdir(tmp_path)
+    refused(tmp_path, monkeypatch, message)
+
+
+def refused(folder, monkeypatch, message):
+    monkeypatch.chdir(folder)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     with pytest.raises(ValueError, match=message):
-        load_objective("mine:f", Run.open(tmp_path / "run"))
+        load_objective("mine:f", Run.open(folder / "run"))
     sys.modules.pop("mine", None)
+
+
+NET = """
+import torch
+from torch import nn
+from grokscope.geometry.objective import Objective, from_module
+def net(last):
+    return nn.Sequential(nn.Linear(3, 4), last, nn.Linear(4, 2))
+def f(last, loss=nn.functional.cross_entropy, kind=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 3, generator=generator, dtype=kind)
+    return from_module(net(last), x, x[:, 0].gt(0).long(), loss)
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        ("nn.BatchNorm1d(4, affine=False)", "mean over its halves .*batch normalization in training mode"),
+        ("nn.Dropout(0.5)", r"is random: .*; call the model's eval\(\)"),
+        ("nn.ReLU(), nn.CrossEntropyLoss(reduction='sum')", "mean over its halves .* averages"),
+        ("nn.ReLU(), nn.CrossEntropyLoss(reduction='none')", r"has shape \(20,\); return one finite number"),
+        ("nn.ReLU(), lambda outputs, targets: outputs.sum() / 0", "has value -?inf|has value nan"),
+        ("nn.ReLU(), nn.MSELoss()", "can't be taken: RuntimeError: .*size"),
+        ("nn.ReLU(), kind=torch.float64", "can't be taken: RuntimeError: .*dtype"),
+    ],
+)
+def test_an_objective_that_is_no_mean_over_samples_is_refused(tmp_path, monkeypatch, last, message):
+    (tmp_path / "in").mkdir()
+    torch.manual_seed(0)
+    state = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).state_dict()
+    torch.save(state, tmp_path / "in" / "1.pt")
+    import_checkpoints(tmp_path / "in", tmp_path / "run")
+    (tmp_path / "mine.py").write_text(NET + f"_f = f\ndef f(): return _f({last})\n")
+    refused(tmp_path, monkeypatch, message)
 
 
 def test_loading_an_objective_draws_no_numbers(example):

@@ -6,7 +6,7 @@ import torch
 from grokscope.analysis import surface as module
 from grokscope.analysis.result import load, save
 from grokscope.analysis.surface import Surface, losses, surface_along
-from grokscope.geometry.objective import Objective
+from grokscope.geometry.objective import Objective, from_module
 from grokscope.geometry.walks import time_weights
 from memory_run import MemoryRun, random_run
 
@@ -41,6 +41,15 @@ def test_losses_of_many_points_are_those_of_each(monkeypatch, chunk, work):
     monkeypatch.setattr(module, "_STACKED_WORK", work)
     points = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     np.testing.assert_allclose(losses(bowl(chunk_size=chunk), points), exact(points), rtol=1e-13)
+
+
+def test_a_model_that_changes_its_own_state_is_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    objective = from_module(model, torch.randn(8, 2), torch.randn(8, 3), torch.nn.functional.mse_loss)
+    with pytest.raises(ValueError, match="put its model in eval mode"):
+        losses(objective, torch.randn(2, objective.table.size))
+    model.eval()
+    assert losses(objective, torch.randn(2, objective.table.size)).shape == (2,)
 
 
 def test_a_quadratic_in_closed_form(tmp_path):
