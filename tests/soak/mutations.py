@@ -49,7 +49,7 @@ def in_children(act, seeds, *, batch=50, seconds=120):
         send.close()
         done = []
         try:
-            while len(done) < len(part) and receive.poll(seconds):
+            while len(done) < len(part) and _comes(receive, seconds):
                 done.append(receive.recv())
         except EOFError:
             pass
@@ -62,6 +62,11 @@ def in_children(act, seeds, *, batch=50, seconds=120):
         child.join()
         failures += [found for found in done if found[1]]
     return failures
+
+
+def _comes(receive, seconds):
+    """Whether something arrives within so many seconds in which this process was not suspended."""
+    return any(receive.poll(1) for _ in range(seconds))
 
 
 def _child(act, seeds, send):

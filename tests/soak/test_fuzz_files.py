@@ -32,7 +32,9 @@ CONFIG = RunConfig(
 )  # fmt: skip
 ROW = 4 * 700
 CLEAR = (ValueError, OSError)
-COUNT = [8, pytest.param(1000, marks=pytest.mark.soak)]
+LONG = 1000
+COUNT = [8, pytest.param(LONG, marks=pytest.mark.soak)]
+RIGHT = "a clear error or the right answer"
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def paths_apart(found, path):
 
 
 @pytest.mark.parametrize("count", COUNT)
-def test_every_file_of_a_run(made, tmp_path, count):
+def test_every_file_of_a_run(made, tmp_path, count, table):
     whole, report = answers(made)
     assert report.ok
     assert len(whole) == 9
@@ -119,10 +121,12 @@ def test_every_file_of_a_run(made, tmp_path, count):
     for k, name in enumerate(names):
         failures = in_children(act, range(1000 * k, 1000 * k + count))
         assert not failures, (name, failures[:3])
+    if count == LONG:
+        table("mutated files of a run", f"{count} each of {len(names)} files", RIGHT)
 
 
 @pytest.mark.parametrize("count", COUNT)
-def test_texts_in_run_h5_that_are_hostile_but_whole(made, tmp_path, count):
+def test_texts_in_run_h5_that_are_hostile_but_whole(made, tmp_path, count, table):
     """run.h5 with the right SHA-256, its JSON texts changed: what they say is checked like a stranger's."""
     index = Run.open(made).index
     words = [
@@ -159,11 +163,13 @@ def test_texts_in_run_h5_that_are_hostile_but_whole(made, tmp_path, count):
 
     failures = in_children(act, range(4 * count))
     assert not failures, failures[:3]
+    if count == LONG:
+        table("hostile texts in a sealed run.h5", f"{4 * count} configurations", RIGHT)
 
 
 @pytest.mark.parametrize("count", COUNT)
 @pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
-def test_checkpoints(tmp_path, kind, count):
+def test_checkpoints(tmp_path, kind, count, table):
     state = {"a.weight": torch.arange(600.0).reshape(20, 30), "a.bias": torch.ones(30), "b": torch.ones(9)}
     content, name = {"model": state, "step": 3, "loss": np.float64(0.5)}, "1.pt"
     if kind == "safetensors":
@@ -188,6 +194,8 @@ def test_checkpoints(tmp_path, kind, count):
 
     failures = in_children(act, range(4 * count))
     assert not failures, failures[:3]
+    if count == LONG:
+        table(f"mutated checkpoints, {kind}", f"{4 * count} files", RIGHT)
 
 
 class Exploit:
