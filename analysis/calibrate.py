@@ -1,22 +1,20 @@
-"""Renewing the delay predictor: runs to data, data to model, and every number that is quoted of it."""
+"""Renewing the delay predictor: runs to data, data to model."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..runs.calibration import LOCKBOX, Record, collect, load, lockbox, save, shipped
+from ..runs.calibration import Record, collect, load, lockbox, save, shipped
 from ..runs.delay_model import file_digest, load_models, to_json
 from ..runs.predictors import InverseDecay, LocalRateLaw, LogRatio
 from ..runs.sweep import Entry, read_spec
-from . import delay_score, delay_validation
 from .delay_fit import RECIPES, fit_model
 
+Groups = dict[str, list[int | None]]
 SEEDS = 5
 BRANCHES = 8
 BRANCHED = (1, 3, 5, 9, 12, 16, 20, 24, 31, 35, 39, 61)
@@ -29,11 +27,10 @@ def collect_runs(spec: Path, runs: Path) -> dict[str, Any]:
     records = collect(entries, runs, seeds=SEEDS)
     path = save(records, shipped())
     found: dict[str, Any] = {"file": str(path), "runs": len(records), "bytes": path.stat().st_size}
-    delays = branch_delays(entries, runs)
-    if delays:
-        target = path.with_name("branches.json")
-        target.write_text(json.dumps(delays, indent=1) + "\n", encoding="utf-8")
-        found |= {"branches": sum(map(len, delays.values()))}
+    repeats = branch_delays(entries, runs) | source_delays(spec, runs)
+    if repeats:
+        path.with_name("repeats.json").write_text(json.dumps(repeats, indent=1) + "\n", encoding="utf-8")
+        found |= {name: sum(map(len, groups.values())) for name, groups in repeats.items()}
     return found
 
 
@@ -67,18 +64,39 @@ def branch_path(runs: Path, entry: Entry, k: int) -> Path:
     return runs.with_name(f"{runs.name}-branches") / f"{entry.name}-{k}"
 
 
-def branch_delays(entries: Sequence[Entry], runs: Path) -> dict[str, list[int | None]]:
-    """The delay of each finished branch by parent cell, None where it was cut off."""
+def branch_delays(entries: Sequence[Entry], runs: Path) -> dict[str, Groups]:
+    """The delays of finished branches by parent cell, None for one that was cut off."""
+    found: Groups = {}
+    for cell in BRANCHED:
+        paths = [branch_path(runs, entries[cell - 1], k) for k in range(1, BRANCHES + 1)]
+        found[str(cell)] = _delays(paths)
+    known = {cell: delays for cell, delays in found.items() if delays}
+    return {"batches": known} if known else {}
+
+
+def source_delays(spec: Path, runs: Path) -> dict[str, Groups]:
+    """The delays of the sweep `delay_sources.toml` beside `spec`, by what its runs do not share.
+
+    A group is named by what its runs share: the seed of their split or of their initialization.
+    """
+    sources, home = spec.with_name("delay_sources.toml"), runs.with_name(f"{runs.name}-sources")
+    if not home.exists():
+        return {}
+    found: dict[str, Groups] = {"initializations": {}, "splits": {}}
+    for entry in read_spec(sources):
+        shared = entry.config.split_seed
+        differs = "splits" if shared == entry.config.seed else "initializations"
+        seed = entry.config.init_seed if differs == "splits" else shared
+        found[differs].setdefault(str(seed), []).extend(_delays([home / entry.name]))
+    return found
+
+
+def _delays(paths: Sequence[Path]) -> list[int | None]:
     from ..runs.milestones import milestones
     from ..runs.store import Run
 
-    found: dict[str, list[int | None]] = {}
-    for cell in BRANCHED:
-        paths = [branch_path(runs, entries[cell - 1], k) for k in range(1, BRANCHES + 1)]
-        done = [Run.open(path) for path in paths if (path / "run.h5").exists()]
-        if done:
-            found[str(cell)] = [milestones(run).delay for run in done if run.finished]
-    return found
+    done = [Run.open(path) for path in paths if (path / "run.h5").exists()]
+    return [milestones(run).delay for run in done if run.finished]
 
 
 def fit_installed() -> dict[str, Any]:
@@ -101,90 +119,3 @@ def fit_baselines(records: Sequence[Record]) -> dict[str, dict[str, float]]:
         "log_ratio": asdict(LogRatio.fit(at_risk)),
         "local_rate": asdict(LocalRateLaw.fit(at_risk)),
     }
-
-
-def report(*, open_lockbox: bool = False, figures: Path | None = None) -> dict[str, Any]:
-    """Every quoted number by title, recomputed from the shipped data; rows are dataclasses."""
-    everything = load()
-    records = lockbox(everything, opened=False)
-    cells = delay_validation.held_out_cells(records)
-    seeds, tasks = delay_validation.held_out_seeds(records), delay_validation.held_out_tasks(records)
-    other = [record for record in records if record.fields["task"] != "add"]
-    found: dict[str, Any] = {
-        "runs": census(everything),
-        "held-out cells": delay_score.score(records, cells, reference="model"),
-        "held-out seeds": delay_score.score(records, seeds, reference="cell mean and evidence"),
-        "held-out tasks": delay_score.score(other, tasks, reference="model"),
-        "interval, nested cross-validation": delay_validation.nested_coverage(records),
-        "within budget, nested cross-validation": delay_validation.nested_calls(records),
-        "necessity": necessity(everything),
-    }
-    path = shipped().with_name("branches.json")
-    if path.exists():
-        found["noise ceiling"] = delay_score.noise_ceiling(json.loads(path.read_text("utf-8")))
-    if open_lockbox:
-        found |= lockbox_report(records, lockbox(everything, opened=True))
-    if figures is not None:
-        _draw(found, records, cells, figures)
-    return found
-
-
-def lockbox_report(fit: Sequence[Record], test: Sequence[Record]) -> dict[str, Any]:
-    """Scores and coverage on the lockbox by what was fitted outside it."""
-    predictions = delay_validation.fitted_predictions(fit, delay_score.scored(test))
-    model = fit_model(fit, calibration="")
-    at_risk = [record for record in test if record.at_risk]
-    logs = np.array([model.log_delay(r.evidence.features()) for r in at_risk if r.evidence is not None])
-    inside = delay_score.lies_inside(at_risk, logs, model.margin)
-    widths = np.full(len(at_risk), model.margin)
-    return {
-        f"lockbox, {len(LOCKBOX)} cells": delay_score.score(test, predictions, reference="model"),
-        "lockbox, interval": delay_score.coverage_of(at_risk, inside, widths),
-    }
-
-
-def census(records: Sequence[Record]) -> str:
-    """How many runs there are, and why some are not scored."""
-    memorized = [record for record in records if record.milestones.memorized is not None]
-    early = sum(not record.at_risk for record in memorized)
-    censored = sum(record.delay is None for record in memorized)
-    never = len(records) - len(memorized)
-    return (
-        f"{len(records)} runs in {len({r.cell for r in records})} cells; {never} never memorized, "
-        f"{early} generalized before their information time, {censored} not within their budget"
-    )
-
-
-def necessity(records: Sequence[Record]) -> str:
-    """The claim V_mem > V_post, checked over all runs that generalized after memorization."""
-    kept = [r for r in records if r.delay is not None and r.delay > 0 and r.evidence is not None]
-    fell = 0
-    for record in kept:
-        generalized, known = record.milestones.generalized, record.evidence
-        if generalized is not None and known is not None:
-            fell += known.norm > record.norm_at(generalized.step)
-    return (
-        f"V at memorization exceeds V at generalization in {fell} of {len(kept)} runs with a positive delay"
-    )
-
-
-def _draw(
-    found: Mapping[str, Any], records: Sequence[Record], cells: Mapping[str, Any], folder: Path
-) -> None:
-    from .figures.delay import calibration_figures
-    from .figures.style import paper, save_figure
-
-    test = delay_score.scored(records)
-    actual = np.array([float(record.delay or 0) for record in test])
-    ceiling = found.get("noise ceiling")
-    with paper("double"):
-        drawn = calibration_figures(
-            test,
-            actual,
-            cells["model"],
-            found["held-out cells"],
-            margin=load_models()[0].margin,
-            ceiling=None if ceiling is None else ceiling.mean_log_error,
-        )
-        for name, figure in drawn.items():
-            save_figure(figure, folder / name)

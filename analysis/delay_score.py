@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import nan, pi, sqrt
+from math import nan, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,21 +61,6 @@ class Coverage:
     cells: int
     covered_cells: float
     median_width: float
-
-
-@dataclass(frozen=True)
-class NoiseCeiling:
-    """What no predictor can beat: the spread of ln T over branches from one and the same state.
-
-    deviation is the pooled SD(ln T | state) over the branched cells; mean_log_error the mean |ln| error
-    that it leaves to a perfect predictor, deviation · sqrt(2/π).
-    """
-
-    cells: int
-    branches: int
-    censored: int
-    deviation: float
-    mean_log_error: float
 
 
 def scored(records: Sequence[Record]) -> list[Record]:
@@ -154,15 +139,17 @@ def coverage_of(records: Sequence[Record], inside: NDArray[np.bool_], widths: Fl
     )
 
 
-def noise_ceiling(delays: Mapping[str, Sequence[int | None]]) -> NoiseCeiling:
-    """The ceiling from the delays of branches by parent run; None for a branch that was cut off."""
-    known = [[np.log(d) for d in found if d is not None] for found in delays.values()]
-    usable = [found for found in known if len(found) > 1]
-    freedom = sum(len(found) - 1 for found in usable)
-    deviation = sqrt(sum((len(found) - 1) * np.var(found, ddof=1) for found in usable) / freedom)
-    total = sum(map(len, delays.values()))
-    lost = total - sum(map(len, known))
-    return NoiseCeiling(len(usable), total, lost, deviation, deviation * sqrt(2 / pi))
+def pooled_deviation(groups: Sequence[Sequence[float]]) -> float:
+    """sqrt(Σ_g Σ_i (x_gi − mean_g)² / Σ_g (n_g − 1)): the standard deviation within groups.
+
+    Raises:
+        ValueError: no group has two values.
+    """
+    usable = [group for group in groups if len(group) > 1]
+    if not usable:
+        raise ValueError("groups: none has two values; their spread is unknown")
+    freedom = sum(len(group) - 1 for group in usable)
+    return sqrt(sum((len(group) - 1) * float(np.var(group, ddof=1)) for group in usable) / freedom)
 
 
 def _row(

@@ -21,6 +21,7 @@ from .delay_fit import (
     fit_probability,
     margin,
 )
+from .delay_limits import centered
 from .delay_score import Calls, Coverage, calls, coverage_of, lies_inside, scored
 
 FloatArray = NDArray[np.float64]
@@ -84,7 +85,7 @@ def held_out_seeds(records: Sequence[Record], *, ridge: float = 1.0) -> dict[str
     found = np.full(len(test), nan)
     for i in np.flatnonzero(several):
         rest = np.arange(len(test)) != i
-        x, y = _centered(features[rest], groups[rest]), _centered(target[rest], groups[rest])
+        x, y = centered(features[rest], groups[rest]), centered(target[rest], groups[rest])
         slopes = np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
         mine = rest & (groups == groups[i])
         found[i] = target[mine].mean() + (features[i] - features[mine].mean(0)) @ slopes
@@ -113,26 +114,28 @@ def nested_calls(records: Sequence[Record], *, folds: int = FOLDS) -> tuple[Call
 
     records = [record for record in records if record.at_risk]
     cells = np.array([record.cell for record in records])
-    labels: list[NDArray[np.bool_]] = []
-    chances: dict[str, list[FloatArray]] = {"model": [], "a/(lr wd)": [], "base rate": []}
-    for seen, unseen in GroupKFold(folds).split(cells, groups=cells):
-        fit, test = [records[i] for i in seen], [records[i] for i in unseen]
-        asked = {"model": _model_calls(fit, test), "a/(lr wd)": _simple_calls(fit, test)}
-        answers = asked["model"][1]
-        labels.append(answers)
-        base = budget_questions(fit, np.zeros(len(fit)))[1].mean()
-        for name, (chance, _) in asked.items():
-            chances[name].append(chance)
-        chances["base rate"].append(np.full(len(answers), base))
-    truth = np.concatenate(labels)
-    return tuple(calls(name, np.concatenate(values), truth) for name, values in chances.items())
+    splits = GroupKFold(folds).split(cells, groups=cells)
+    parts = [_asked([records[i] for i in seen], [records[i] for i in unseen]) for seen, unseen in splits]
+    return _judged(parts)
 
 
-def _centered(values: FloatArray, groups: NDArray[np.int64]) -> FloatArray:
-    result = np.array(values)
-    for group in np.unique(groups):
-        result[groups == group] -= result[groups == group].mean(0)
-    return result
+def fitted_calls(fit: Sequence[Record], test: Sequence[Record]) -> tuple[Calls, ...]:
+    """The same for the records `test`, all that is fitted being fitted to `fit`."""
+    kept = [[record for record in part if record.at_risk] for part in (fit, test)]
+    return _judged([_asked(*kept)])
+
+
+def _judged(parts: Sequence[tuple[dict[str, FloatArray], NDArray[np.bool_]]]) -> tuple[Calls, ...]:
+    truth = np.concatenate([answers for _, answers in parts])
+    return tuple(calls(name, np.concatenate([c[name] for c, _ in parts]), truth) for name in parts[0][0])
+
+
+def _asked(fit: Sequence[Record], test: Sequence[Record]) -> tuple[dict[str, FloatArray], NDArray[np.bool_]]:
+    """The chance of `within the budget` by each rule, and the answers."""
+    ours, answers = _model_calls(fit, test)
+    base = budget_questions(fit, np.zeros(len(fit)))[1].mean()
+    simple = _simple_calls(fit, test)[0]
+    return {"model": ours, "a/(lr wd)": simple, "base rate": np.full(len(answers), base)}, answers
 
 
 def _model_calls(fit: Sequence[Record], test: Sequence[Record]) -> tuple[FloatArray, NDArray[np.bool_]]:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .runs.config import RunConfig
+    from .runs.prediction import DelayMonitor
     from .runs.recorder import Recorder
     from .runs.store import Run
     from .runs.train import train
 
 __version__ = version("grokscope")
-__all__ = ["Recorder", "Run", "RunConfig", "__version__", "train"]
+__all__ = ["DelayMonitor", "Recorder", "Run", "RunConfig", "__version__", "train"]
 
 _HOME = {
+    "DelayMonitor": ".runs.prediction",
     "Recorder": ".runs.recorder",
     "Run": ".runs.store",
     "RunConfig": ".runs.config",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +26,7 @@ LOCKBOX = tuple(range(2, 65, 4))
 _CURVES = ("squared_norm", "gradient_norm", "update_norm", "train_loss", "train_correct")
 _GROUPS = ("embedding", "attention", "feedforward", "norm", "head")
 _CROSSINGS = ("memorized", "generalized", "first_memorized", "first_generalized")
+_HIDDEN = ("test_loss", "test_accuracy")
 _FIELDS = ("task", "modulus", "layers", "width", "train_fraction", "embedding_init_scale")
 
 
@@ -34,7 +35,9 @@ class Record:
     """One run of the calibration: what could be known, and what happened.
 
     `curves` end WINDOW steps after the information time; `norm` is V at every evaluation to the end, part
-    of the outcome. `cell` counts from 1; runs of one cell differ in their seeds only.
+    of the outcome. `cell` counts from 1; runs of one cell differ in their seeds only. `hidden` holds test
+    loss and accuracy at the information time: no prediction may see them, they show what a leak would be
+    worth.
     """
 
     cell: int
@@ -44,6 +47,7 @@ class Record:
     milestones: Milestones
     curves: Mapping[str, Curve]
     norm: Curve
+    hidden: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def evidence(self) -> Evidence | None:
@@ -96,6 +100,8 @@ def save(records: Sequence[Record], path: str | Path) -> Path:
         arrays[name] = np.array([getattr(r.setting, name) for r in records])
     for name in _CROSSINGS:
         arrays[name] = np.array([_packed(getattr(r.milestones, name)) for r in records])
+    for name in _HIDDEN:
+        arrays[f"hidden/{name}"] = np.array([r.hidden.get(name, np.nan) for r in records])
     arrays["budget"] = np.array([r.milestones.budget for r in records])
     for name in sorted({name for r in records for name in r.curves} | {"norm"}):
         curves = [r.norm if name == "norm" else r.curves[name] for r in records]
@@ -157,7 +163,14 @@ def _record(run: Run, cell: int, entry: Entry) -> Record:
         milestones=found,
         curves={name: _short(curves[name], end) for name in kept},
         norm=(curves["squared_norm"][0][evaluated], curves["squared_norm"][1][evaluated]),
+        hidden={} if found.memorized is None else _hidden(run, found.memorized.confirmed),
     )
+
+
+def _hidden(run: Run, step: int) -> dict[str, float]:
+    """Test loss and accuracy at the last evaluation up to `step`."""
+    loss, right = (float(np.interp(step, *run.metrics[name][:2])) for name in ("test_loss", "test_correct"))
+    return {"test_loss": loss, "test_accuracy": right / int(run.provenance["test_total"])}
 
 
 def _short(curve: Curve, end: int | None) -> Curve:
@@ -203,4 +216,5 @@ def _unpacked(arrays: Mapping[str, NDArray[Any]], curves: Mapping[str, list[Curv
         milestones=Milestones(**crossings, budget=int(arrays["budget"][i])),
         curves={name: curve[i] for name, curve in curves.items() if name != "norm"},
         norm=curves["norm"][i],
+        hidden={name: float(arrays[f"hidden/{name}"][i]) for name in _HIDDEN},
     )

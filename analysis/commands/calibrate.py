@@ -28,21 +28,22 @@ def command(
 
     `grokscope sweep docs/configs/sweeps/calibration.toml --out RUNS` makes the runs; then `branch` repeats
     some of them from memorization with other batches, `collect` writes the compact data file, `fit` the
-    model (needs `grokscope[fit]`), and `score` prints every number that the README quotes.
+    model (needs `grokscope[fit]`), and `score` prints every number that the README quotes. Runs of
+    docs/configs/sweeps/delay_sources.toml in RUNS-sources, if there are any, show what decides a delay.
 
     Args:
         work: what to do.
         runs: folder of the sweep's runs.
         spec: specification that the sweep was made from.
         figures: folder that receives the figures of `score`.
-        open_lockbox: let `score` also use the cells that no choice may look at.
+        open_lockbox: let `score` also judge the cells that no choice may look at, and keep what it found.
         jobs: branches trained at a time.
         json: print one JSON object.
     """
-    from .. import calibrate
+    from .. import calibrate, calibration_report
 
     if work == "score":
-        report = calibrate.report(open_lockbox=open_lockbox, figures=figures)
+        report = calibration_report.report(open_lockbox=open_lockbox, figures=figures)
         _show(report) if not json else print_json(report)
         return 0
     done = {

@@ -3,7 +3,7 @@ from math import log
 
 import numpy as np
 import pytest
-from grokscope.analysis import calibrate, delay_fit, delay_score, released_delay
+from grokscope.analysis import calibration_report, delay_fit, delay_score, released_delay
 from grokscope.analysis.commands.main import main
 from grokscope.analysis.delay import DelayCurve, delay_along
 from grokscope.analysis.figures import delay as figures
@@ -114,8 +114,8 @@ def test_records_and_models_agree_on_what_is_known(k):
 
 def test_every_number_of_the_report_has_its_place(tmp_path):
     records = lockbox(load_records(), opened=False)
-    assert "runs in" in calibrate.census(records)
-    assert "with a positive delay" in calibrate.necessity(records)
+    assert "runs in" in calibration_report.census(records)
+    assert "with a positive delay" in calibration_report.necessity(records)
     test = delay_score.scored(records)
     actual = np.array([float(r.delay) for r in test])
     rows = delay_score.score(records, {"model": actual, "double": 2 * actual}, reference="model")

@@ -5,7 +5,7 @@ from math import exp, inf, log, pi, sqrt
 
 import numpy as np
 import pytest
-from grokscope.analysis import delay_fit, delay_score, delay_validation
+from grokscope.analysis import delay_fit, delay_limits, delay_score, delay_validation
 from grokscope.runs.calibration import Record
 from grokscope.runs.evidence import Setting
 from grokscope.runs.milestones import Crossing, Milestones
@@ -105,13 +105,36 @@ def test_evidence_within_a_cell_helps_held_out_seeds():
     assert mean.p < 0.01
 
 
-def test_noise_ceiling_is_the_pooled_deviation():
+def test_the_spread_is_the_pooled_deviation():
     generator = np.random.default_rng(2)
     delays = {str(c): [round(x) for x in 1e6 * np.exp(c + generator.normal(0, 0.2, 400))] for c in range(5)}
-    found = delay_score.noise_ceiling(delays | {"9": [None, 5]})
+    found = delay_limits.spread("drawn", delays | {"9": [None, 5]})
     assert found.deviation == pytest.approx(0.2, rel=0.07)  # sd 1.6 % of it: 4 sd
     assert found.mean_log_error == pytest.approx(found.deviation * sqrt(2 / pi))
-    assert (found.censored, found.branches) == (1, 2002)
+    assert (found.groups, found.n) == (5, 2000)  # one branch was cut off, and one alone has no spread
+    with pytest.raises(ValueError, match="none has two values"):
+        delay_score.pooled_deviation([[1.0], []])
+
+
+def test_what_decides_within_cells_is_explained():
+    generator = np.random.default_rng(5)
+    starts = 3000 * np.exp(generator.normal(0, 0.2, (24, 5)))
+    records = [
+        replace(
+            record(
+                c, round(2000 * (starts[c, k] / 3000) ** 2 * exp(0.3 * c / 10)), start=starts[c, k], seed=k
+            ),
+            hidden={"test_loss": exp(generator.normal()), "test_accuracy": generator.uniform()},
+        )
+        for c in range(24)
+        for k in range(5)
+    ]
+    early, late, leak, both = delay_limits.explained(records)
+    assert early.n == len(records)
+    assert early.share > 0.9
+    assert late.share > 0.9
+    assert both.share > 0.8
+    assert abs(leak.share) < 0.2  # noise: the share's sd is about 1/sqrt(120)
 
 
 def test_questions_within_a_budget():

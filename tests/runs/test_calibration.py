@@ -27,6 +27,7 @@ def record(cell, seed, *, lr=1e-3, weight_decay=1.0, delay=2000, start=3000.0, k
         milestones=Milestones(known, generalized, known, generalized, int(whole[-1])),
         curves={"squared_norm": (steps, norms), "train_loss": (steps, 0 * steps + 0.5)},
         norm=(whole, whole_norms),
+        hidden={"test_loss": 2.5, "test_accuracy": 0.25},
     )  # fmt: skip
 
 
@@ -47,6 +48,7 @@ def test_what_is_saved_comes_back(tmp_path):
     for old, new in zip(records, again, strict=True):
         assert (new.cell, new.seed, new.setting, new.fields) == (old.cell, old.seed, old.setting, old.fields)
         assert new.milestones == old.milestones
+        assert new.hidden == old.hidden
         for name, (steps, values) in old.curves.items():
             np.testing.assert_array_equal(new.curves[name][0], steps)
             np.testing.assert_allclose(new.curves[name][1], values, rtol=1e-7)  # stored as float32
