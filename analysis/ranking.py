@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ Array = NDArray[np.float64]
 Pairs = NDArray[np.int64]
 """(m, 2): a positive run and a negative one of the same cell, all of them."""
 _RIDGE = 1.0
+_ENOUGH = 20
 
 
 class Interval(NamedTuple):
@@ -118,6 +120,21 @@ def permuted(values: Array, cells: NDArray[np.int64], rng: np.random.Generator) 
     result = np.empty_like(values)
     result[np.argsort(cells, kind="stable")] = values[order]
     return result
+
+
+def sequential_p(exceeds: Callable[[], bool], *, draws: int) -> float:
+    """The p value of a permutation test that stops when it is plainly not significant (Besag, Clifford 1991).
+
+    `exceeds()` draws from the null and says whether it is as extreme as what was observed. After
+    h = 20 such draws among l, p = h/l; after all `draws` with k < h of them, p = (k + 1)/(draws + 1).
+    Valid like the full test, at a fraction of its cost for most signals.
+    """
+    found = 0
+    for drawn in range(1, draws + 1):
+        found += exceeds()
+        if found == _ENOUGH:
+            return found / drawn
+    return (found + 1) / (draws + 1)
 
 
 def holm(p: Array) -> Array:

@@ -32,6 +32,7 @@ from .ranking import (
     mixed_pairs,
     normal_scores,
     permuted,
+    sequential_p,
     wins,
 )
 
@@ -247,10 +248,12 @@ class _Case:
 
     def _auc_p(self, auc: float) -> float:
         """Two-sided: how often values shuffled within cells order the pairs as one-sidedly."""
-        null = [
-            wins(permuted(self.values, self.cells, self.rng), self.pairs).mean() for _ in range(self.draws)
-        ]
-        return float((1 + (abs(np.array(null) - 0.5) >= abs(auc - 0.5) - 1e-12).sum()) / (1 + self.draws))
+
+        def as_far() -> bool:
+            null = wins(permuted(self.values, self.cells, self.rng), self.pairs).mean()
+            return bool(abs(null - 0.5) >= abs(auc - 0.5) - 1e-12)
+
+        return sequential_p(as_far, draws=self.draws)
 
     def _increment_p(self) -> float:
         """How often a shuffled remainder of the signal improves the fit as much."""
@@ -258,11 +261,12 @@ class _Case:
         explained = self.base @ slopes
         rest = self.signal - explained
         loss = fit_pairs(self._joint(rest), self.pairs).loss
-        null = [
-            fit_pairs(self._joint(permuted(rest, self.cells, self.rng)), self.pairs).loss
-            for _ in range(self.draws)
-        ]
-        return float((1 + (np.array(null) <= loss + 1e-12).sum()) / (1 + self.draws))
+
+        def as_good() -> bool:
+            null = fit_pairs(self._joint(permuted(rest, self.cells, self.rng)), self.pairs).loss
+            return null <= loss + 1e-12
+
+        return sequential_p(as_good, draws=self.draws)
 
     def _joint(self, signal: Array) -> Array:
         return np.column_stack([self.base, signal])
