@@ -192,16 +192,17 @@ def altered(run, change):
     )
 
 
-def test_no_information_after_the_information_time(run):
-    found = predict_run(run, models=[MODEL])
+@pytest.mark.parametrize("models", [[MODEL], None], ids=["one feature", "shipped"])
+def test_no_information_after_the_information_time(run, models):
+    found = predict_run(run, models=models)
     assert found.memorized is not None
     until = found.used_until_step
     cut = altered(run, lambda name, s, v: (s[s <= until], v[s <= until]))
     blind = altered(run, lambda name, s, v: (s, v * np.nan if name.startswith("test") else v))
     wild = altered(run, lambda name, s, v: (s, np.where(s <= until, v, 0 if "correct" in name else 1e9)))
-    assert predict_run(cut, models=[MODEL]) == found
-    assert predict_run(blind, models=[MODEL]) == found
-    assert predict_run(wild, models=[MODEL]) == found
+    assert predict_run(cut, models=models) == found
+    assert predict_run(blind, models=models) == found
+    assert predict_run(wild, models=models) == found
 
 
 def test_before_memorization_there_is_no_number(run):
