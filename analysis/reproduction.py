@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -87,7 +88,8 @@ def reproduce(
     make_folder(home)
     runs = training(name, scale)
     outcomes = sweep(runs, home, jobs=jobs, trust=True, progress=progress) if runs else ()
-    measured = module.measure(home, scale=scale, released_data=released_data, progress=progress)
+    with _one_thread():
+        measured = module.measure(home, scale=scale, released_data=released_data, progress=progress)
     _check_answers(module.CLAIMS, measured.findings)
     found = Reproduction(
         study=name,
@@ -140,6 +142,19 @@ def kept(path: Path) -> Reproduction:
         raise ValueError(
             f"{path} is no result of `grokscope reproduce`: {error}; remove it and reproduce it again"
         ) from None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """As in training: bits do not depend on the number of cores."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _check_answers(claims: Sequence[Claim], findings: Sequence[Finding]) -> None:

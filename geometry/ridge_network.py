@@ -6,6 +6,7 @@ Safran 2026, arXiv 2601.19791). For its closed form where only the outer layer t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -37,22 +38,23 @@ class Curves(NamedTuple):
 
 
 def descend(
-    networks: Networks, inputs: Tensor, fresh: Tensor, *, lr: float, ridge: Tensor, steps: int, every: int
+    networks: Networks, inputs: Tensor, fresh: Tensor, *, lr: float, ridge: Tensor, at: Iterable[int]
 ) -> Curves:
     """Full-batch descent of ½ mean_i f(x_i)² + (λ/2)(‖a‖² + ‖w‖²), a teacher that is zero everywhere.
 
     inputs (B, n, d) are the training samples of each network, fresh (B, r, d) those of its population
-    loss, ridge (B,) is λ. Measures every so many steps, first and last included. A step costs one gradient.
+    loss, ridge (B,) is λ. Measures after `at` updates, and ends with the last of them. A step costs one
+    gradient.
 
     Raises:
         ValueError: the descent diverged; lr is too large.
     """
     inner, outer = networks
-    rate, found = lr * ridge[:, None], []
-    for step in range(steps + 1):
+    rate, wanted, found = lr * ridge[:, None], set(at), []
+    for step in range(max(wanted) + 1):
         hidden = (inputs @ inner.mT).relu()  # (B, n, m)
         output = _outer(hidden, outer)
-        if step % every == 0 or step == steps:
+        if step in wanted:
             found.append((step, *_measured(Networks(inner, outer), output, fresh)))
         error = output / output.shape[1]
         active = (hidden > 0).to(outer.dtype) * outer[:, None, :] * error[:, :, None]

@@ -94,10 +94,10 @@ def two_layer(network: Network, ridge: float, seeds: Sequence[int]) -> Curves:
     width, size = network.width, network.inputs
     drawn = [_drawn(width, size, seed) for seed in seeds]
     inner, outer, inputs, fresh = (torch.stack(part) for part in zip(*drawn, strict=True))
-    steps = round(network.steps * network.ridges[0] / ridge)
+    last = round(network.steps * network.ridges[0] / ridge)
+    at = np.unique(np.geomspace(1, last, 600).round().astype(int)).tolist()
     ridges = torch.full((len(drawn),), ridge, dtype=torch.float64)
-    start = Networks(inner, outer)
-    return descend(start, inputs, fresh, lr=network.lr, ridge=ridges, steps=steps, every=max(1, steps // 800))
+    return descend(Networks(inner, outer), inputs, fresh, lr=network.lr, ridge=ridges, at=[0, *at])
 
 
 def network_times(curves: Curves) -> Array:

@@ -68,7 +68,7 @@ CLAIMS = (
     Claim(
         "no delay at λ = .1",
         "Strong weight decay removes grokking.",
-        "t2 ≤ t1", "figure 1", "number",
+        "no delay", "figure 1", "number",
         "t2/t1 at λ = .1",
         0, 1,
     ),
@@ -124,7 +124,7 @@ STRONG = 0.1
 
 NETWORKS: Mapping[Scale, Network] = {
     "quick": Network(width=200, inputs=20, lr=2e-3, steps=16_000),
-    "paper": Network(width=1000, inputs=50, lr=1e-4, steps=320_000),
+    "paper": Network(width=1000, inputs=50, lr=1e-4, steps=240_000),
 }
 SEEDS: Mapping[Scale, tuple[int, int]] = {"quick": (5, 5), "paper": (50, 5)}  # linear, networks
 
@@ -207,7 +207,8 @@ def _bounds(found: Mapping[str, Array]) -> tuple[Row, ...]:
          f"{_share(exact == iterated)} of the exact times"),
         (t2 / lower, _if(generalized, "qualified"),
          f"It holds in {_share(generalized)} cells and draws, but lacks a factor of 2. Twice of it with "
-         f"‖θ0⊥‖² for its expectation holds without chance ({_share(certain)}) and is at {np.median(deterministic / t2):.2f} of t2"),
+         f"‖θ0⊥‖² for its expectation holds without chance ({_share(certain)}) and "
+         f"is at {np.median(deterministic / t2):.2f} of t2"),
         (t2 / gaussian, _if(every[:, 1] >= every[:, 4]),
          f"It holds in {_share(every[:, 1] >= every[:, 4])} cells and draws"),
     )  # fmt: skip
@@ -224,9 +225,10 @@ def _scalings(found: Mapping[str, Array]) -> tuple[Row, ...]:
          "Exact times. The null space of the data decays by itself, at the rate ηλ"),
         (slopes(log_ridge, np.log(weak[:, :, 0])), "supported",
          f"Exact times: t1 is {weak[:, 0, 0].mean():.0f} at λ = 1e-6 and {weak[:, 3, 0].mean():.0f} at 1e-3"),
-        (strong[:, 1] / strong[:, 0], "qualified", "Decay is then 6 to 20 times faster than any direction is "
-         f"learned: the limit has population loss {strong[:, 6].mean():.2g}, the zero function "
-         f"{strong[:, 7].mean():.2g}, so nothing is learned in time"),
+        (strong[:, 1] / strong[:, 0], "qualified", f"t1 is {strong[:, 0].mean():.0f}, t2 "
+         f"{strong[:, 1].mean():.0f}: a few steps are left of a delay of 1/λ. But decay is then faster than "
+         f"any direction is learned: the limit has population loss {strong[:, 6].mean():.2g}, the zero "
+         f"function {strong[:, 7].mean():.2g}"),
         (2e-4 * slopes(log_variance, variance[:, :, 1]), "supported", "Exact times"),
         (straightness(log_variance, variance[:, :, 0]), "supported",
          f"Exact times; {slopes(log_variance, variance[:, :, 0]).mean():.0f} steps for each e-fold of ν², "

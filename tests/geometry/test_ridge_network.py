@@ -16,7 +16,7 @@ def problem(*, networks=2, n=4, d=3, m=5, seed=0):
 def test_it_is_gradient_descent_of_the_penalized_loss():
     start, inputs, fresh = problem()
     ridge = torch.tensor([0.1, 0.3], **DOUBLE)
-    curves = descend(start, inputs, fresh, lr=0.05, ridge=ridge, steps=20, every=1)
+    curves = descend(start, inputs, fresh, lr=0.05, ridge=ridge, at=range(21))
     inner, outer = (tensor.clone().requires_grad_() for tensor in start)
     for step in range(21):
         output = torch.einsum("bnm,bm->bn", torch.einsum("bnd,bmd->bnm", inputs, inner).relu(), outer)
@@ -37,19 +37,22 @@ def test_without_data_the_loss_decays_as_the_fourth_power():
     inputs, fresh = inputs.abs(), -fresh.abs()
     start = Networks(-start.inner.abs(), start.outer)
     ridge = torch.tensor([0.2], **DOUBLE)
-    curves = descend(start, inputs, fresh, lr=0.1, ridge=ridge, steps=50, every=10)
+    curves = descend(start, inputs, fresh, lr=0.1, ridge=ridge, at=range(0, 51, 10))
     assert (curves.train_loss == 0).all()
     factor = (1 - 0.1 * 0.2) ** (4 * curves.steps)
     np.testing.assert_allclose(curves.population_loss[0], factor * curves.population_loss[0, 0], rtol=1e-10)
 
 
-def test_steps_include_the_last():
+def test_it_measures_where_asked_and_ends_there():
     start, inputs, fresh = problem()
-    curves = descend(start, inputs, fresh, lr=0.01, ridge=torch.ones(2, **DOUBLE), steps=25, every=10)
-    np.testing.assert_array_equal(curves.steps, [0, 10, 20, 25])
+    ridge = torch.ones(2, **DOUBLE)
+    curves = descend(start, inputs, fresh, lr=0.01, ridge=ridge, at=(25, 3))
+    np.testing.assert_array_equal(curves.steps, [3, 25])
+    every = descend(start, inputs, fresh, lr=0.01, ridge=ridge, at=range(26))
+    np.testing.assert_array_equal(curves.train_loss, every.train_loss[:, [3, 25]])
 
 
 def test_divergence_is_refused():
     start, inputs, fresh = problem()
     with pytest.raises(ValueError, match=r"lr=50.*diverge"):
-        descend(start, inputs, fresh, lr=50.0, ridge=torch.ones(2, **DOUBLE), steps=100, every=10)
+        descend(start, inputs, fresh, lr=50.0, ridge=torch.ones(2, **DOUBLE), at=[100])
