@@ -80,8 +80,7 @@ class RowBuffer:
             self._draft = self._new_draft(self._name)
         copy = self._spare.pop() if self._spare else np.empty(self._size, self._dtype)
         copy[...] = row
-        k = len(self._digests) + len(self._pending)
-        digest, written = self._hasher.submit(_digest, copy), self._disk.submit(self._draft.write, k, copy)
+        digest, written = self._hasher.submit(_digest, copy), self._disk.submit(self._draft.write, copy)
         self._pending.append(_Pending(copy, digest, written))
         self.steps.append(step)
 

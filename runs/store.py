@@ -6,6 +6,7 @@ import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from .segments import DamageError, Piece, Rows, opened, read_into
 from .writer import RunWriter
 
 __all__ = ["Run", "RunWriter", "Series"]
+Block = tuple[slice, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,13 +152,12 @@ class Run:
         """
         return (self.theta(i) for i in (range(len(self)) if indices is None else indices))
 
-    def columns(
-        self, width: int, *, indices: Sequence[int] | None = None
-    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+    def columns(self, width: int, *, indices: Sequence[int] | None = None) -> Iterator[Block]:
         """Coordinates of all snapshots, `width` at a time: pairs of slice and fresh array (T, width).
 
-        Memory for one block. With `indices`, only these snapshots, in that order. Rows not read before
-        are hashed on the way, and a damaged one is reported after the last block.
+        Memory for two blocks, of which a thread reads the next. With `indices`, only these snapshots, in
+        that order. Rows not read before are hashed on the way, and a damaged one is reported after the last
+        block.
 
         Raises:
             ValueError: a width below 1, no such snapshot, or (as DamageError) a damaged segment.
@@ -169,17 +170,7 @@ class Run:
         for piece in {piece for piece, _ in chosen}:  # damage is reported before anything is allocated
             with opened(self.path, piece):
                 pass
-        hashers = [None if (p.file, k) in self._checked else hashlib.sha256() for p, k in chosen]
-        for start in range(0, self.table.size, width):
-            where = slice(start, min(start + width, self.table.size))
-            block = self._block(chosen, where)
-            for row, hasher in zip(block, hashers, strict=True):
-                if hasher is not None:
-                    hasher.update(byte_view(row))
-            yield where, block
-        for (piece, k), hasher in zip(chosen, hashers, strict=True):
-            if hasher is not None:
-                self._confirm(self.index.theta, piece, k, hasher.hexdigest())
+        yield from _one_ahead(self._blocks(chosen, width))
 
     @property
     def second_moment_steps(self) -> NDArray[np.int64]:
@@ -202,6 +193,19 @@ class Run:
         if (piece.file, k) not in self._checked:
             self._confirm(rows, piece, k, hashlib.sha256(byte_view(out)).hexdigest())
         return out
+
+    def _blocks(self, chosen: Sequence[tuple[Piece, int]], width: int) -> Iterator[Block]:
+        hashers = [None if (p.file, k) in self._checked else hashlib.sha256() for p, k in chosen]
+        for start in range(0, self.table.size, width):
+            where = slice(start, min(start + width, self.table.size))
+            block = self._block(chosen, where)
+            for row, hasher in zip(block, hashers, strict=True):
+                if hasher is not None:
+                    hasher.update(byte_view(row))
+            yield where, block
+        for (piece, k), hasher in zip(chosen, hashers, strict=True):
+            if hasher is not None:
+                self._confirm(self.index.theta, piece, k, hasher.hexdigest())
 
     def _block(self, chosen: Sequence[tuple[Piece, int]], where: slice) -> NDArray[Any]:
         block = np.empty((len(chosen), where.stop - where.start), self.dtype)
@@ -230,3 +234,12 @@ class Run:
             detail = f"snapshot {i} (step {rows.steps[i]}) does not have its SHA-256"
             raise DamageError(self.path, piece.file, "altered", detail)
         self._checked.add((piece.file, k))
+
+
+def _one_ahead(blocks: Iterator[Block]) -> Iterator[Block]:
+    """The same, the next one made by a thread while this one is used."""
+    with ThreadPoolExecutor(1, "grokscope-read") as thread:
+        coming = thread.submit(next, blocks, None)
+        while (block := coming.result()) is not None:
+            coming = thread.submit(next, blocks, None)
+            yield block
