@@ -108,7 +108,7 @@ def commutator_along(
     adaptive: bool = False,
     rank: int = 8,
     singular: int = 3,
-    factor: float = 10.0,
+    factor: float | None = None,
     reference: Run | None = None,
     name: str | None = None,
     directory: str | Path | None = None,
@@ -124,7 +124,8 @@ def commutator_along(
     trajectory subspaces, `singular` the number of singular pairs per weight matrix. The 'gradient'
     subspace is that of the full gradient at the snapshot, the mean of recent minibatch gradients without
     their noise. The optimizer's memory is rebuilt from the last stored second moment and the full
-    gradient. `factor` is the sustained rule's (see `onsets`). `reference` is a run of another seed.
+    gradient. `factor` is the sustained rule's, by default calibrated (see `onsets`). `reference` is a run
+    of another seed.
 
     Cost per snapshot in minibatch gradients, N samples in batches of b: 10 pairs + (4 + 3N/b) split_pairs
     + 4N/b, and 10 in float64.

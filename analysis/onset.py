@@ -19,6 +19,8 @@ THRESHOLDS = (0.5, 0.9, 0.98)
 """Test accuracies to which a lead is measured."""
 SUSTAIN = 100
 """Optimizer steps for which a signal must stay up."""
+EXACT = ("raw", "defect", "curvature", "scale_free")
+CALIBRATED = dict.fromkeys((*EXACT, "inverse_gradient_norm"), 10.0)
 
 
 class Onset(NamedTuple):
@@ -83,17 +85,24 @@ def calibrated_factor(levels: Sequence[float], *, rate: float = 0.05) -> float:
 
 
 def onsets(
-    steps: NDArray[np.int64], columns: Mapping[str, NDArray[Any]], *, factor: float = 10.0
+    steps: NDArray[np.int64], columns: Mapping[str, NDArray[Any]], *, factor: float | None = None
 ) -> dict[str, Onset]:
     """Onsets by rule: the published one of the float32 defect, the sustained one of every exact value.
 
-    The reciprocal gradient norm goes along as a trivial signal: the defect contains it.
+    By default each exact value has its own calibrated factor (`CALIBRATED`).
     """
-    exact = {name: columns[name] for name in ("raw", "defect", "curvature", "scale_free")}
-    with np.errstate(divide="ignore"):
-        exact["inverse_gradient_norm"] = 1 / columns["gradient_norm"]
     published = {"published_float32": published_onset(steps, columns["float32_defect"])}
-    return published | {name: sustained_onset(steps, v, factor=factor) for name, v in exact.items()}
+    return published | {
+        name: sustained_onset(steps, values, factor=CALIBRATED[name] if factor is None else factor)
+        for name, values in exact_columns(columns).items()
+    }
+
+
+def exact_columns(columns: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
+    """The exact values that have onsets; the reciprocal gradient norm is a trivial one: D contains it."""
+    with np.errstate(divide="ignore"):
+        inverse = 1 / np.asarray(columns["gradient_norm"], dtype=np.float64)
+    return {name: columns[name] for name in EXACT} | {"inverse_gradient_norm": inverse}
 
 
 def generalization_steps(run: Run, thresholds: Sequence[float] = THRESHOLDS) -> Array:

@@ -32,7 +32,7 @@ def command(
     adaptive: bool = False,
     rank: int = 8,
     singular: int = 3,
-    factor: float = 10.0,
+    factor: float | None = None,
     reference: Path | None = None,
     objective: str | None = None,
     jobs: int | None = None,
@@ -54,7 +54,8 @@ def command(
         adaptive: lengthen that step where gradients are tiny, as published for SCAN and Dyck.
         rank: directions of the trajectory subspaces.
         singular: singular pairs per weight matrix of the other subspaces.
-        factor: an exact value sets in when it exceeds so many times its first one for 100 steps.
+        factor: an exact value sets in when it exceeds so many times its first one for 100 steps; by default
+            the value that one of 20 runs on random labels exceeds.
         reference: a run of another seed, whose weight directions serve as a null.
         objective: module:function that returns the loss of a run without configuration.
         jobs: processes of one thread each; by default one per core, at most 4.

@@ -31,6 +31,7 @@ COMMANDS = {
     "verify": "check every byte of a run against its hashes",
     "pack": "write a run as one contiguous HDF5 file for other programs",
     "rank": "which signals tell early whether runs generalize: every analysis' and your own",
+    "lead": "how far onsets of the commutator lead generalization, over runs, with nulls",
     "calibrate": "renew or score the delay predictor's calibration",
     "import": "make a run from a folder of checkpoints",
     "reproduce": "reproduce a published study",
