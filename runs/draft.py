@@ -104,7 +104,6 @@ class Draft:
         descriptor, self._descriptor = self._descriptor, -1  # never used again: its number may be another's
         if descriptor >= 0:
             os.close(descriptor)
-            self._stage.close()
 
     def _header(self, rows: int) -> bytes:
         return contiguous_header(self._name, (rows, self._size), self._dtype)
