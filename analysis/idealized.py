@@ -107,15 +107,17 @@ class Extraction:
     """The waves of one run at three points (its start, its saturation, its end) and along training.
 
     accuracy (3, 4): of the ideal networks of `KINDS`, then of the network itself, on clean test pairs.
-    correlation (3,): circular, of φ_out with φ_a + φ_b over all units. The last three describe the units
-    whose periodicity exceeds `STRUCTURED` at the end: how many, their circular correlation, and the mean
-    of d_square/d_cosine − 1 (see `wave_distances`); NaN where there are none.
+    correlation (3,): circular, of φ_out with φ_a + φ_b over all units. agreement (3,): mean of
+    cos(φ_out − φ_a − φ_b), which needs no mean phase: uniform phases, as ours are, have none. The last three
+    describe the units whose periodicity exceeds `STRUCTURED` at the end: how many, their circular
+    correlation, and the mean of d_square/d_cosine − 1 (see `wave_distances`); NaN where there are none.
     """
 
     noise: float
     length: int
     accuracy: FloatArray
     correlation: FloatArray
+    agreement: FloatArray
     steps: NDArray[np.int64]
     ideal: FloatArray
     real: FloatArray
@@ -139,6 +141,7 @@ def extraction(run: Run) -> Extraction:
         length=made.config.steps,
         accuracy=np.array(accuracy),
         correlation=np.array([_correlation(made.waves(i)) for i in points]),
+        agreement=np.array([float(np.cos(made.waves(i).phase_sum_error).mean()) for i in points]),
         steps=run.steps[shown],
         ideal=np.array([made.accuracy(i, inputs="square", output="cosine") for i in shown]),
         real=np.array([made.real(i) for i in shown]),

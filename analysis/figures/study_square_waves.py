@@ -67,15 +67,15 @@ def plot_extraction(measured: Measured, axes: Axes) -> None:
 
 
 def plot_phase_sum(measured: Measured, axes: Axes) -> None:
-    """Circular correlation of the output phase with the sum of the input phases, each run a line."""
+    """Mean cosine of output phase minus sum of input phases over all units, each run a line."""
     arrays = measured.arrays
-    for noise, values in zip(arrays["noise"], arrays["correlation"], strict=True):
+    for noise, values in zip(arrays["noise"], arrays["agreement"], strict=True):
         axes.plot(range(3), values, ".-", color=_arm(float(noise))[1], linewidth=0.8, alpha=0.8)
     axes.axhline(0, color=COLORS["null"], linewidth=0.6)
     axes.set_xticks(range(3), ["start", "saturation", "end"])
     axes.set_xlim(-0.2, 2.2)
     axes.set_ylim(-0.35, 1.05)
-    axes.set_ylabel("circular correlation of phases")
+    axes.set_ylabel("mean cos(φ_out − φ_a − φ_b)")
 
 
 def _arm(noise: float) -> tuple[str, str]:

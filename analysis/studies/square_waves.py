@@ -256,10 +256,14 @@ def _final_findings(rows: Sequence[Extraction], scale: Scale) -> tuple[Finding, 
     enough = final and min(units) >= FEW
     count = f"{min(units)} to {max(units)} structured units after at most {long[0].length} steps"
     null = (
-        f"untrained {_correlations(long, 0):.3f}, random labels {_correlations(random, 2):.3f}; "
-        f"at saturation {_correlations(noisy, 1):.3f}, clean at the end {_correlations(clean, 2):.3f}"
+        f"mean cos of the difference: noisy {_agreement(noisy, 1):.2f} at saturation, "
+        f"{_agreement(noisy, 2):.2f} at the end, clean {_agreement(clean, 2):.2f}, untrained "
+        f"{_agreement(long, 0):.2f}, random labels {_agreement(random, 2):.2f}; the correlation needs a mean "
+        "phase, which uniform phases lack"
     )
-    rule: Interpretation = "supported" if abs(_correlations(random, 2)) < 0.2 else "qualified"
+    rule: Interpretation = (
+        "supported" if _agreement(noisy, 2) > 0.5 and abs(_agreement(random, 2)) < 0.2 else "qualified"
+    )
     sums = _values([row.structured_correlation for row in clean])
     wave = _values([row.nearer for row in clean])
     settled: Interpretation = "supported" if enough else "undecided"
@@ -289,8 +293,8 @@ def _mean(rows: Sequence[Extraction], point: int, kind: int) -> float:
     return float(np.mean([row.accuracy[point, kind] for row in rows]))
 
 
-def _correlations(rows: Sequence[Extraction], point: int) -> float:
-    return float(np.mean([row.correlation[point] for row in rows]))
+def _agreement(rows: Sequence[Extraction], point: int) -> float:
+    return float(np.mean([row.agreement[point] for row in rows]))
 
 
 def _kinds(*groups: Sequence[Extraction]) -> str:
@@ -318,6 +322,7 @@ def _arrays(rows: Sequence[Extraction], built: FloatArray) -> dict[str, NDArray[
         "noise": np.array([row.noise for row in rows]),
         "accuracy": np.array([row.accuracy for row in rows]),
         "correlation": np.array([row.correlation for row in rows]),
+        "agreement": np.array([row.agreement for row in rows]),
         "units": np.array(UNITS),
         "built": built,
     }
