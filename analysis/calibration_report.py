@@ -40,7 +40,7 @@ def report(*, open_lockbox: bool = False, figures: Path | None = None) -> dict[s
     records = lockbox(everything, opened=False)
     cells, seeds = delay_validation.held_out_cells(records), delay_validation.held_out_seeds(records)
     other = [record for record in records if record.fields["task"] != "add"]
-    spreads = scatter(records)
+    spreads, (coverage, calls) = scatter(records), delay_validation.nested(records)
     by_seed = delay_score.score(records, seeds, reference="cell mean and evidence")
     found: dict[str, Any] = {
         "runs": census(everything),
@@ -50,8 +50,8 @@ def report(*, open_lockbox: bool = False, figures: Path | None = None) -> dict[s
         "held-out tasks": delay_score.score(
             other, delay_validation.held_out_tasks(records), reference="model"
         ),
-        "interval, nested cross-validation": delay_validation.nested_coverage(records),
-        "within budget, nested cross-validation": delay_validation.nested_calls(records),
+        "interval, nested cross-validation": coverage,
+        "within budget, nested cross-validation": calls,
         "spread of ln T": spreads,
         "explained within cells": explained(records),
         "necessity": necessity(everything),
@@ -80,7 +80,7 @@ def lockbox_report(
         title: delay_score.score(test, predictions, reference="model"),
         f"{title}, held-out seeds": delay_score.score(test, mine, reference="cell mean and evidence"),
         f"{title}, interval": delay_score.coverage_of(at_risk, inside, np.full(len(at_risk), model.margin)),
-        f"{title}, within budget": delay_validation.fitted_calls(fit, at_risk),
+        f"{title}, within budget": delay_validation.fitted_calls(fit, at_risk, model),
     }
 
 

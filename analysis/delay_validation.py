@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runs.calibration import Record
+from ..runs.delay_model import DelayModel
 from ..runs.predictors import SUCCESSOR, InverseDecay, LocalRateLaw, LogRatio, cell_means, published
 from .delay_fit import (
     CORE,
@@ -93,63 +94,59 @@ def held_out_seeds(records: Sequence[Record], *, ridge: float = 1.0) -> dict[str
     return {"cell mean and evidence": np.exp(found), "cell mean": means}
 
 
-def nested_coverage(records: Sequence[Record], *, folds: int = FOLDS) -> Coverage:
-    """Coverage of the interval in nested cross-validation: margin and model from other cells only."""
+def nested(records: Sequence[Record], *, folds: int = FOLDS) -> tuple[Coverage, tuple[Calls, ...]]:
+    """Coverage of the interval, and how good the probability is, on held-out cells.
+
+    In each fold model, margin and probability come from the other cells only: they are cross-validated
+    among these. The probability is compared with the base rate and with that of a/(ηλ).
+    """
     from sklearn.model_selection import GroupKFold
 
     records = [record for record in records if record.at_risk]
     cells = np.array([record.cell for record in records])
     inside, widths = np.zeros(len(records), bool), np.full(len(records), nan)
+    parts = []
     for seen, unseen in GroupKFold(folds).split(cells, groups=cells):
         fit, test = [records[i] for i in seen], [records[i] for i in unseen]
-        width = margin(fit, cross_validated(fit))
-        inside[unseen] = lies_inside(test, fit_formula(fit).log_delay(test), width)
-        widths[unseen] = width
-    return coverage_of(records, inside, widths)
+        formula, within = fit_formula(fit), cross_validated(fit)
+        widths[unseen] = margin(fit, within)
+        logs = formula.log_delay(test)
+        inside[unseen] = lies_inside(test, logs, margin(fit, within))
+        slope, offset = fit_probability(fit, within, formula.sigma)
+        scores, answers = budget_questions(test, logs)
+        parts.append((_chances(scores / formula.sigma, slope, offset), *_simple_chances(fit, test), answers))
+    return coverage_of(records, inside, widths), judged(parts)
 
 
-def nested_calls(records: Sequence[Record], *, folds: int = FOLDS) -> tuple[Calls, ...]:
-    """AUC and Brier score of the probability on held-out cells, against the base rate and a/(ηλ)."""
-    from sklearn.model_selection import GroupKFold
-
-    records = [record for record in records if record.at_risk]
-    cells = np.array([record.cell for record in records])
-    splits = GroupKFold(folds).split(cells, groups=cells)
-    parts = [_asked([records[i] for i in seen], [records[i] for i in unseen]) for seen, unseen in splits]
-    return _judged(parts)
+def fitted_calls(fit: Sequence[Record], test: Sequence[Record], model: DelayModel) -> tuple[Calls, ...]:
+    """The calls of a finished model on the records `test`, against rules fitted to `fit`."""
+    fit, test = ([record for record in part if record.at_risk] for part in (fit, test))
+    logs = np.array([model.log_delay(r.evidence.features()) for r in test if r.evidence is not None])
+    scores, answers = budget_questions(test, logs)
+    ours = _chances(scores / model.sigma, model.slope, model.offset)
+    return judged([(ours, *_simple_chances(fit, test), answers)])
 
 
-def fitted_calls(fit: Sequence[Record], test: Sequence[Record]) -> tuple[Calls, ...]:
-    """The same for the records `test`, all that is fitted being fitted to `fit`."""
-    kept = [[record for record in part if record.at_risk] for part in (fit, test)]
-    return _judged([_asked(*kept)])
+def judged(
+    parts: Sequence[tuple[FloatArray, FloatArray, FloatArray, NDArray[np.bool_]]],
+) -> tuple[Calls, ...]:
+    """AUC and Brier score of the chances by model, a/(ηλ) and base rate, over all parts together."""
+    ours, simple, base, answers = (np.concatenate(column) for column in zip(*parts, strict=True))
+    rows = {"model": ours, "a/(lr wd)": simple, "base rate": base}
+    return tuple(calls(name, chances, answers.astype(bool)) for name, chances in rows.items())
 
 
-def _judged(parts: Sequence[tuple[dict[str, FloatArray], NDArray[np.bool_]]]) -> tuple[Calls, ...]:
-    truth = np.concatenate([answers for _, answers in parts])
-    return tuple(calls(name, np.concatenate([c[name] for c, _ in parts]), truth) for name in parts[0][0])
+def _chances(scores: FloatArray, slope: float, offset: float) -> FloatArray:
+    return np.asarray(1 / (1 + np.exp(-(offset + slope * scores))))
 
 
-def _asked(fit: Sequence[Record], test: Sequence[Record]) -> tuple[dict[str, FloatArray], NDArray[np.bool_]]:
-    """The chance of `within the budget` by each rule, and the answers."""
-    ours, answers = _model_calls(fit, test)
-    base = budget_questions(fit, np.zeros(len(fit)))[1].mean()
-    simple = _simple_calls(fit, test)[0]
-    return {"model": ours, "a/(lr wd)": simple, "base rate": np.full(len(answers), base)}, answers
-
-
-def _model_calls(fit: Sequence[Record], test: Sequence[Record]) -> tuple[FloatArray, NDArray[np.bool_]]:
-    formula = fit_formula(fit)
-    slope, offset = fit_probability(fit, cross_validated(fit), formula.sigma)
-    scores, answers = budget_questions(test, formula.log_delay(test))
-    return 1 / (1 + np.exp(-(offset + slope * scores / formula.sigma))), answers
-
-
-def _simple_calls(fit: Sequence[Record], test: Sequence[Record]) -> tuple[FloatArray, NDArray[np.bool_]]:
+def _simple_chances(fit: Sequence[Record], test: Sequence[Record]) -> tuple[FloatArray, FloatArray]:
+    """The chance of each question by a/(ηλ) and by the base rate alone."""
     rule = InverseDecay.fit(fit)
     logs = [
         np.log([rule.predict(r.evidence) for r in part if r.evidence is not None]) for part in (fit, test)
     ]
     slope, offset = fit_probability(fit, logs[0], 1.0)
-    scores, answers = budget_questions(test, logs[1])
-    return 1 / (1 + np.exp(-(offset + slope * scores))), answers
+    scores, _ = budget_questions(test, logs[1])
+    rate = budget_questions(fit, logs[0])[1].mean()
+    return _chances(scores, slope, offset), np.full(len(scores), rate)
