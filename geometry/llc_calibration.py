@@ -27,7 +27,7 @@ _TRIALS = 16
 _SPARE = 1.05  # of the burn-in: densities know the slowest direction from few nodes
 _BURN_IN_SHARE = 2 / 3  # of a budget, at most
 _MARGIN = 0.7  # of the bounds: pilots are short, and the noise share rests on a few samples
-_ESS = 2 * MIN_ESS  # of each chain: split R-hat comes below 1.01 from about 100 in each
+_ESS, _LEAST_ESS = 2 * MIN_ESS, 1.3 * MIN_ESS  # of each chain: split R-hat comes below 1.01 from about 100
 _STRONGER, _STRONGEST = 1.25, 16.0  # steps and limit in which a budget raises the localization
 # Largest first-order energy error over the value. Averaged noise cancels that order for quadratic losses,
 # so there it bounds what is left of second order. A pilot that starts at w* sees less than the whole error.
@@ -70,7 +70,7 @@ def calibrate_llc(
     - γ = P/(relative_radius ‖theta‖)², so that a flat loss lets chains go that far from theta on the
       scale of theta; at least 2 nβ |λ_min|, so that the local posterior exists. Or as given.
     - `max_gradients`, per estimate with its tilted chains: γ is raised by factors of 1.25, up to 16 times,
-      if chains with the largest step below and an ESS of 100 each then fit in. A budget buys resolution:
+      if chains with the largest step below and an ESS of 130 each then fit in. A budget buys resolution:
       what γ hides is hidden from the quadratic null too.
     - ε: the largest of up to 16 halvings from 2/(nβ λ_max + γ) whose pilots stay finite, with a
       minibatch noise share below 0.035 and an energy error (ε/8) nβ E[∇L·∇U] below 0.025 of the value
@@ -179,7 +179,7 @@ class _Plan:
 
     def affordable(self, step_size: float, gamma: float) -> bool:
         """Whether the budget pays for the least the verdict asks for; half of the chains burn in twice."""
-        burn_in, num_draws = self.lengths(step_size, gamma, MIN_ESS)
+        burn_in, num_draws = self.lengths(step_size, gamma, _LEAST_ESS)
         return 1.5 * burn_in + num_draws <= self.budget
 
     def raised(self, gamma: float) -> float:

@@ -134,6 +134,21 @@ def test_warm_start_cannot_hide_a_crossing():
     assert seeing.extremal.all()
 
 
+def test_a_warm_start_for_several_pairs_proves_the_end_in_their_complement():
+    values = torch.cat([torch.tensor([5.0, 4, 4, 3]), torch.linspace(-1, 1, 96)]).double()
+    operator, generator = matrix_operator(torch.diag(values)), torch.Generator().manual_seed(0)
+    cold = lanczos(operator, 3, generator=generator)
+    nearby = cold.vectors + 0.02 * torch.randn(cold.vectors.shape, generator=generator, dtype=torch.float64)
+    warm = lanczos(operator, 3, start=nearby)
+    assert warm.complete
+    assert bool(warm.extremal.all())
+    assert bool(warm.converged.all())
+    torch.testing.assert_close(warm.values, values[:3], rtol=1e-5, atol=0)
+    assert warm.matvecs < cold.matvecs
+    crossed = lanczos(operator, 3, start=torch.eye(100, dtype=torch.float64)[1:4])  # 5 was not there before
+    torch.testing.assert_close(crossed.values, values[:3], rtol=1e-5, atol=0)
+
+
 def test_a_good_warm_start_costs_less_than_a_cold_one_up_to_the_proof():
     matrix = with_spectrum(2.0 ** -np.arange(300.0).clip(max=40))
     operator = matrix_operator(matrix)
