@@ -72,8 +72,25 @@ def evidence(found: Found) -> Iterator[tuple[str, str, Columns]]:
                 f"Predictors; delay {result.delay if result.delay else 'unknown'}",
                 _predictors(result),
             )
+        elif kind == "weights":
+            yield title, "Weight matrices, first and last snapshot", matrices(result)
         elif hasattr(result, "steps"):
             yield title, f"{title} along the run", along(kind, result)
+
+
+def matrices(result: Any) -> Columns:
+    """One row per weight matrix: its measures at the first and the last snapshot."""
+    columns: Columns = {"matrix": list(result.matrices)}
+    measures = {
+        "norm": "norm",
+        "spectral_norm": "spectral",
+        "stable_rank": "stable rank",
+        "effective_rank": "effective rank",
+    }
+    for name, header in measures.items():
+        values = getattr(result, name)
+        columns |= {f"{header}, start": values[0].tolist(), f"{header}, end": values[-1].tolist()}
+    return columns | {"stable rank, random": result.random_stable_rank.tolist()}
 
 
 def along(kind: str, result: Any) -> Columns:

@@ -17,13 +17,13 @@ from .tasks.task import make_task
 
 def rebuild(
     run: Run,
-    split: Literal["train", "test"] = "train",
+    split: Literal["train", "test", "all"] = "train",
     *,
     dtype: torch.dtype | None = None,
     trust: bool = False,
     chunk_size: int = 16384,
 ) -> Objective:
-    """The mean loss that the run minimized, over its training (or test) samples, as a function of theta.
+    """The mean loss that the run minimized, over its training samples (or test, or all), by theta.
 
     L(θ) = (1/N) Σ_i ℓ(model_θ(x_i), y_i) without any weight-decay term: AdamW's decay is decoupled and no
     part of a loss. The model is in evaluation mode. `dtype` computes in another precision than the run's.
@@ -45,7 +45,7 @@ def rebuild(
             f"run={str(run.path)!r} was recorded with other parameters than its configuration gives now"
         )
     dtype = dtype or getattr(torch, run.dtype)
-    samples = getattr(task, split)
+    samples = torch.arange(len(task.inputs)) if split == "all" else getattr(task, split)
     inputs, targets = _as(task.inputs[samples], dtype), task.targets[samples]
     criterion = make_criterion(config, task)
     return from_module(model.to(dtype), inputs, targets, criterion, chunk_size=chunk_size)

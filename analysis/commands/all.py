@@ -27,7 +27,7 @@ def command(
     json: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Run every analysis with its default options; one that fails doesn't stop the others.
+    """Run every analysis that applies, with its default options; one that fails doesn't stop the others.
 
     Exit code 1 if one failed.
 
@@ -37,11 +37,11 @@ def command(
         json: print one JSON object, with one entry per analysis.
         quiet: show no progress bar.
     """
-    Run.open(run)  # a folder without a run is wrong input, not seven failures
+    opened = Run.open(run)  # a folder without a run is wrong input, not nine failures
     found: dict[str, Any] = {}
     failed = {}
     for name in available(ANALYSES):
-        if name == "all":
+        if name == "all" or not _applies(name, opened):
             continue
         try:
             found[name] = _one(name, run, {"out": out, "json": json, "quiet": quiet})
@@ -53,6 +53,12 @@ def command(
     if json:
         print_json({**found, "failed": failed})
     return 1 if failed else 0
+
+
+def _applies(name: str, run: Run) -> bool:
+    """Whether an analysis makes sense for a run; those of some tasks only have a function that says so."""
+    module = import_module(f".{name}", __package__)
+    return bool(module.applies(run)) if hasattr(module, "applies") else True
 
 
 def _one(name: str, run: Path, options: dict[str, Any]) -> Any:

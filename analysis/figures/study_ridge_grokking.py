@@ -20,27 +20,17 @@ Array = NDArray[np.float64]
 def draw(measured: Measured) -> Figure:
     """Losses at weak and strong decay; t1 and t2 over λ, ν² and n; random features; two-layer network."""
     found = measured.arrays
-    features, network = found["features"], found["network"]
+    variance, features, network = found["variance"], found["features"], found["network"]
     figure, axes = panels(2, 3, height=2.3)
     _losses(axes[0, 0], found["curve_steps"], found["curve_train"], found["curve_population"])
     ridge = found["ridge"][:, : len(study.RIDGES)]
     _times(axes[0, 1], study.RIDGES, ridge[:, :, 0], ridge[:, :, 1], "weight decay λ")
     axes[0, 1].plot(study.RIDGES, ridge[:, :, 2].mean(0), ":", color=COLORS["train"], label="bound on t₁")
     axes[0, 1].plot(study.RIDGES, ridge[:, :, 3].mean(0), ":", color=COLORS["test"], label="bound on t₂")
-    _times(
-        axes[0, 2],
-        study.VARIANCES,
-        found["variance"][:, :, 0],
-        found["variance"][:, :, 1],
-        "initial variance ν²",
-    )
+    _times(axes[0, 2], study.VARIANCES, variance[:, :, 0], variance[:, :, 1], "initial variance ν²")
     _samples(axes[1, 0], found["samples"])
-    _times(
-        axes[1, 1],
-        models.FEATURE_RIDGES,
-        *np.moveaxis(found["features"], 2, 0),
-        "weight decay λ (ReLU features)",
-    )
+    mapped = "weight decay λ (ReLU features)"
+    _times(axes[1, 1], models.FEATURE_RIDGES, features[:, :, 0], features[:, :, 1], mapped)
     strengths = found["network_ridge"].tolist()
     _times(axes[1, 2], strengths, network[:, :, 0], network[:, :, 1], "weight decay λ (two layers)")
     for place in axes.ravel():
