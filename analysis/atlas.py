@@ -34,7 +34,7 @@ def collect(out: Path) -> tuple[tuple[Reproduction, ...], tuple[str, ...]]:
             continue
         one = kept(paths[0])
         found.append(one)
-        if repr(one.claims) != repr(tuple(study(name).CLAIMS)):
+        if one.claims != tuple(study(name).CLAIMS):
             stale.append(f"{paths[0]}: the claims changed since; run `{one.command}` again")
     return tuple(found), tuple(stale)
 
