@@ -40,9 +40,10 @@ class SpectrumCurve:
     """Extreme curvature of the full training loss at the snapshots `steps`, each value with its evidence.
 
     The loss has no weight-decay term. Columns of `residuals`, `converged`, `extremal` and `edges` are those
-    of `largest`, then of `smallest`; see `geometry.eigenpairs.Eigenpairs` for what they prove. Nothing below
-    `roundoff` is resolved. Ratios of curvature to ceiling are `gates`; the first, in `gate` too, is primary,
-    all others are exploratory.
+    of `largest`, then of `smallest`; see `geometry.eigenpairs.Eigenpairs` for what they prove. The lower end
+    is dense, and converges in hundreds of products only: λ_min lies between `smallest` and its edge all the
+    same. Nothing below `roundoff` is resolved. Ratios of curvature to ceiling are `gates`; the first, in
+    `gate` too, is primary, all others are exploratory.
     """
 
     KIND: ClassVar[str] = "spectrum"

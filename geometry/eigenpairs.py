@@ -21,11 +21,11 @@ class Eigenpairs:
     `residuals` ‖A v − λ v‖ prove that an eigenvalue lies within that distance; `converged` where it is at
     most tolerance·|λ|, or rounding. `edges` are 95 % limits: but for the values before it, and for what lies
     in their immediate neighborhoods unless `complete`, no eigenvalue lies further out than edges[i].
-    `extremal` where that is within tolerance·(λ_max − λ_min) of the value. `complete` where further copies of
-    multiple eigenvalues were looked for and excluded. `bound` is the weaker Kuczyński-Woźniakowski gap,
-    relative to λ_max − λ_min. `roundoff` is the largest asymmetry |uᵀAv − vᵀAu| met, at
-    least one unit of rounding: nothing below it is resolved. `matvecs` counts every product, those for the
-    evidence included.
+    `extremal` where that is within edge_tolerance·(λ_max − λ_min) of the value: converged or not, the value
+    is a Ritz value, so the outermost eigenvalue lies between it and its edge. `complete` where further copies
+    of multiple eigenvalues were looked for and excluded. `bound` is the weaker Kuczyński-Woźniakowski gap,
+    relative to λ_max − λ_min. `roundoff` is the largest asymmetry |uᵀAv − vᵀAu| met, at least one unit of
+    rounding: nothing below it is resolved. `matvecs` counts every product, those for the evidence included.
     """
 
     values: Tensor  # (k,) float64

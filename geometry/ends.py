@@ -31,11 +31,12 @@ class Pairs(NamedTuple):
 
 
 class End(NamedTuple):
-    """The k outermost pairs at the end `which`, wanted to a relative tolerance."""
+    """The k outermost pairs at the end `which`, to a relative tolerance, and their end to another one."""
 
     which: str
     k: int
     tolerance: float
+    edge_tolerance: float
 
     def key(self, values: Vector) -> Vector:
         """How far out each value lies at this end; larger is further."""
@@ -56,9 +57,9 @@ class End(NamedTuple):
         return residuals <= np.maximum(self.tolerance * np.abs(values), floor)
 
     def slack(self, space: Krylov) -> float:
-        """Distance within which two values count as one: tolerance·(λ_max − λ_min), or rounding noise."""
+        """Distance that the end is known to: edge_tolerance·(λ_max − λ_min), or rounding noise."""
         values = space.ritz.values
-        return max(self.tolerance * float(values[-1] - values[0]), space.floor)
+        return max(self.edge_tolerance * float(values[-1] - values[0]), space.floor)
 
     def edges(self, space: Krylov, share: float) -> Vector:
         """95 % limits of the chosen pairs, as keys; see extremality.upper_edges."""

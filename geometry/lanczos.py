@@ -24,6 +24,7 @@ def lanczos(
     *,
     which: Which = "largest",
     tolerance: float = 1e-3,
+    edge_tolerance: float | None = None,
     max_matvecs: int | None = None,
     start: Tensor | None = None,
     random_part: float = 0.1,
@@ -36,13 +37,13 @@ def lanczos(
 
     `smallest` means most negative. Lanczos with two-pass reorthogonalization from a random start, or from the
     sum of the rows of `start` (P,) or (j, P) with `random_part` of its energy random, so that an eigenvalue
-    that has crossed cannot hide. It ends when the k pairs are converged and, with `certify`, extremal. For
-    k > 1, further random starts in the complement of the pairs then look for more copies of multiple
-    eigenvalues; after a warm start these are the proof of the end too, which saves a quarter of the products
-    (23 against 30 for k = 5 on 290,401 parameters). For k = 1 the proof lives on the random part of the
-    start, and a warm one is 2 to 5 products dearer than a cold one (of 10 to 14): it pays only without
-    proof. At most `max_matvecs` products (default 100 + 20 k); memory is one vector per product. Lanczos
-    1950; two passes: Giraud, Langou, Rozložník 2005.
+    that has crossed cannot hide. It ends when the k pairs are converged to `tolerance` and, with `certify`,
+    extremal to `edge_tolerance` (by default the same). For k > 1, further random starts in the complement of
+    the pairs then look for more copies of multiple eigenvalues; after a warm start these are the proof of
+    the end too, which saves a quarter of the products (23 against 30 for k = 5 on 290,401 parameters). For
+    k = 1 the proof lives on the random part of the start, and a warm one is 2 to 5 products dearer than a
+    cold one (of 10 to 14): it pays only without proof. At most `max_matvecs` products (default 100 + 20 k);
+    memory is one vector per product. Lanczos 1950; two passes: Giraud, Langou, Rozložník 2005.
 
     `engine="scipy"` (ARPACK) and `"pyhessian"` (the power iteration of PyHessian 0.1) answer the same
     question for a cross-check, with residuals but without proof of extremality.
@@ -50,7 +51,7 @@ def lanczos(
     Raises:
         ValueError: an argument out of bounds, too small a budget, or a product that is not finite.
     """
-    end = End(which, k, tolerance)
+    end = End(which, k, tolerance, tolerance if edge_tolerance is None else edge_tolerance)
     budget = _checked(operator, end, max_matvecs, random_part)
     generator = generator or torch.Generator().manual_seed(0)
     if engine not in get_args(Engine):
@@ -74,6 +75,7 @@ def extreme_pairs(
     smallest: int = 1,
     *,
     tolerance: float = 1e-3,
+    edge_tolerance: float | None = None,
     max_matvecs: int = 100,
     start: Tensor | None = None,
     random_part: float = 0.1,
@@ -89,7 +91,8 @@ def extreme_pairs(
     Raises:
         ValueError: an argument out of bounds, too few directions, or a product that is not finite.
     """
-    ends = End("largest", largest, tolerance), End("smallest", smallest, tolerance)
+    edge = tolerance if edge_tolerance is None else edge_tolerance
+    ends = End("largest", largest, tolerance, edge), End("smallest", smallest, tolerance, edge)
     budget = min(_checked(operator, end, max_matvecs, random_part) for end in ends)
     generator = generator or torch.Generator().manual_seed(0)
     space, share = _first_space(operator, start, random_part, generator)
@@ -110,8 +113,9 @@ def _checked(operator: SymmetricOperator, end: End, max_matvecs: int | None, ran
         raise ValueError(f"k={end.k} must be between 1 and the dimension {operator.dim}")
     if end.which not in KEYS:
         raise ValueError(f"which={end.which!r} must be one of {', '.join(KEYS)}")
-    if not 0 < end.tolerance < 1:
-        raise ValueError(f"tolerance={end.tolerance} must be strictly between 0 and 1")
+    for name in ("tolerance", "edge_tolerance"):
+        if not 0 < getattr(end, name) < 1:
+            raise ValueError(f"{name}={getattr(end, name)} must be strictly between 0 and 1")
     if not 0 <= random_part <= 1:
         raise ValueError(f"random_part={random_part} must be in [0, 1]; below 0.1 the end is hardly provable")
     if budget < end.k + 1:

@@ -54,7 +54,8 @@ def command(
         largest: eigenvalues at the upper end.
         smallest: eigenvalues at the lower end.
         tolerance: of a residual relative to its eigenvalue, and of an end relative to the spectrum's width.
-        max_matvecs: products per eigenvalue problem; a pair that needed more says so.
+        max_matvecs: products per eigenvalue problem; a pair that needed more says so. The lower end is dense
+            and takes hundreds; until then its value and its edge bracket it.
         probes: random vectors for the trace.
         batches: minibatches for the batch sharpness.
         batch_size: samples per minibatch; by default the run's.
@@ -118,6 +119,7 @@ def _show(curve: SpectrumCurve, path: Path) -> None:
         f"{len(curve.steps)} snapshots; Hessian of the mean loss over {curve.num_samples} {curve.data}, "
         "without any weight-decay term\n"
         "residual: an eigenvalue lies that near; edge: none lies further out, with 95 % confidence\n"
+        "converged or not, the outermost eigenvalue lies between a value and its edge\n"
         f"Kuczyński-Woźniakowski gap at most {curve.bound.max():.2g} of the spectrum's width\n"
         f"saved as {path}"
     )
