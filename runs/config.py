@@ -169,7 +169,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"set={text!r} has no '='; write field=value")
+        raise ValueError(f"{text!r} has no '='; write name=value")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -172,3 +172,23 @@ def test_loading_an_objective_draws_no_numbers(example):
     load_objective(f"{module.__name__}:objective", run)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])
+
+
+TASK = """
+import torch
+def pairs(config):
+    x = torch.cartesian_prod(torch.arange(5), torch.arange(5))
+    return x, (x[:, 0] + 2 * x[:, 1]) % 5
+"""
+
+
+def test_a_run_of_one_s_own_task_is_analyzed_with_permission_only(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_task.py").write_text(TASK)
+    monkeypatch.chdir(tmp_path)
+    small = "--steps 20 --width 8 --heads 2 --feedforward 8 --batch-size 4 --quiet"
+    assert main(f"train --task own_task:pairs --out run {small}".split()) == 0
+    words = ["analyze", "surface", "run", "--size", "2", "--points", "2", "--snapshots", "2", "--quiet"]
+    assert main(words) == 2
+    assert "--trust-run" in capsys.readouterr().err
+    assert main([*words, "--trust-run"]) == 0
+    assert main(words) == 2  # the permission went with the command

@@ -11,10 +11,11 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +126,28 @@ def _dispatch(words: list[str]) -> int:
 
 def _run(name: str, words: list[str], prog: str) -> int:
     function: Command = import_module(f".{_file(name).stem}", __package__).command
+    trusts = "--trust-run" in words and "trust_run" not in signature(function).parameters
     try:
-        args, kwargs = parse(function, words, prog)
+        args, kwargs = parse(function, [w for w in words if not (trusts and w == "--trust-run")], prog)
     except SystemExit:  # after its --help
         return 0
-    return function(*args, **kwargs)
+    with _permission() if trusts else contextlib.nullcontext():
+        return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _permission() -> Iterator[None]:
+    """Here and in processes started from here, a stored run may import the task and model that it names."""
+    from ...runs.named import TRUST
+
+    before = os.environ.get(TRUST)
+    os.environ[TRUST] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[TRUST]
+        if before is not None:
+            os.environ[TRUST] = before
 
 
 def _analyze(name: str, words: list[str], prog: str) -> int:
@@ -154,7 +172,10 @@ def _help(table: dict[str, str], prog: str) -> str:
     lines += ["", f"`{prog} NAME --help` lists the options of one."]
     if prog.endswith("analyze"):
         lines.append("Several RUNs come one after the other; with --scheduler tcp://HOST:PORT the workers of")
-        lines.append("that Dask scheduler share them, or the snapshots of a single one.")
+        lines.append(
+            "that Dask scheduler share them, or the snapshots of a single one. --trust-run imports the"
+        )
+        lines.append("`module:function` task or model that a run names.")
     return "\n".join(lines)
 
 
