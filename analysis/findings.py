@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .commutator import CommutatorCurve
     from .delay import DelayCurve
     from .llc import LLCCurve
+    from .progress import ProgressCurve
     from .spectrum import SpectrumCurve
     from .surface import Surface
     from .trajectory import TrajectoryCurve
@@ -38,6 +39,7 @@ def findings(run: Run, results: Mapping[str, Any]) -> list[Finding]:
         "commutator": _commutator,
         "spectrum": _spectrum,
         "llc": _llc,
+        "progress": _progress,
         "surface": _surface,
     }
     found = milestones(run)
@@ -111,6 +113,20 @@ def _llc(curve: LLCCurve) -> Finding:
     )
     mark: Mark = "good" if fine == len(verdicts) else "doubtful" if fine else "bad"
     return Finding("Learning coefficient", text, f"{fine} of {len(verdicts)} ok", mark)
+
+
+def _progress(curve: ProgressCurve) -> Finding:
+    if not curve.order:
+        first, last = curve.commutativity_all[[0, -1]]
+        return Finding("Circuit", f"Commutativity violation {first:.2g} at first, {last:.2g} at the end.")
+    keys = ", ".join(map(str, curve.key_frequencies))
+    text = (
+        f"Key frequencies {keys} carry {100 * curve.key_share[-1]:.0f} % of the logits' power at the end "
+        f"({100 * curve.random_share:.2g} % if they were random), {100 * curve.key_share[0]:.2g} % at first. "
+        f"Restricted loss {curve.restricted_loss[-1]:.2g}, excluded loss {curve.excluded_loss[-1]:.2g}."
+    )
+    most = bool(curve.key_share[-1] > 0.5)
+    return Finding("Circuit", text, "waves" if most else "no waves", "good" if most else "doubtful")
 
 
 def _surface(surface: Surface) -> Finding:

@@ -8,6 +8,7 @@ import torch
 from grokscope.analysis.commands.main import main
 from grokscope.analysis.figures import progress as figures
 from grokscope.analysis.figures.style import paper
+from grokscope.analysis.findings import findings
 from grokscope.analysis.pairs import all_pairs
 from grokscope.analysis.progress import ProgressCurve, Question, progress_along, violation
 from grokscope.analysis.result import load
@@ -189,6 +190,8 @@ def test_along_a_run():
         # The run's own losses, in float32.
         assert curve.train_loss[row] == pytest.approx(train.value(theta), rel=1e-5)
         assert curve.test_loss[row] == pytest.approx(test.value(theta), rel=1e-5)
+    story = {finding.topic: finding for finding in findings(run, {"progress": curve})}
+    assert f"{100 * curve.key_share[-1]:.0f} % of the logits' power" in story["Circuit"].text
     assert curve.order == P
     assert curve.shares.shape == (len(curve.steps), P // 2)
     np.testing.assert_allclose(curve.shares.sum(1), curve.wave_share, rtol=1e-9)
