@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..runs.calibration import LOCKBOX, Record, load, lockbox, shipped
 from ..runs.delay_model import DelayModel, file_digest, load_models
@@ -45,6 +46,7 @@ def report(*, open_lockbox: bool = False, figures: Path | None = None) -> dict[s
     found: dict[str, Any] = {
         "runs": census(everything),
         "held-out cells": delay_score.score(records, cells, reference="model"),
+        "held-out cells, where the successor's law is defined": _defined(records, cells),
         "held-out seeds": by_seed,
         "gap closed on held-out seeds": gap_closed(by_seed, spreads),
         "held-out tasks": delay_score.score(
@@ -146,6 +148,13 @@ def _record_opening(found: Mapping[str, Any]) -> None:
         )
     rows = {k: [asdict(row) for row in _rows(v)] for k, v in found.items() if k.startswith("lockbox")}
     path.write_text(json.dumps({"models": models} | rows, indent=1) + "\n", encoding="utf-8")
+
+
+def _defined(records: Sequence[Record], predictions: Mapping[str, NDArray[np.float64]]) -> tuple[Score, ...]:
+    """The scores over the runs whose squared norm at memorization exceeds the successor's V*."""
+    kept = np.isfinite(predictions["log ratio, successor"])
+    test = [record for record, keep in zip(scored(records), kept, strict=True) if keep]
+    return delay_score.score(test, {k: v[kept] for k, v in predictions.items()}, reference="model")
 
 
 def _rows(value: Any) -> Sequence[Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, erf, log, sqrt
+from math import ceil, exp, log, pi, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import log_ndtr
 
 from ..runs.calibration import Record
 from ..runs.delay_model import DelayModel
@@ -66,45 +68,70 @@ def design(records: Sequence[Record], recipe: Recipe) -> FloatArray:
 
 
 def fit_formula(records: Sequence[Record], recipe: Recipe = FULL) -> Formula:
-    """The log-normal accelerated-failure-time model by lifelines: interval- and right-censored likelihood.
+    """The log-normal accelerated-failure-time model with the largest penalized likelihood.
 
     Records enter with the interval that certainly holds their delay, infinite above where the run was cut
     off. Those that generalized before their information time are left out: T is the delay given that it is
     still to come. The penalty is penalizer/2 times the sum of squares of ln sigma and of all coefficients,
-    each in units of its term's standard deviation.
+    each in units of its term's standard deviation, as in lifelines (Davidson-Pilon 2019).
 
     Raises:
-        ValueError: lifelines is not installed.
+        ValueError: no record is at risk.
     """
-    try:
-        import pandas
-        from lifelines import LogNormalAFTFitter
-    except ImportError:
-        raise ValueError(
-            "lifelines is not installed; it fits the model: pip install 'grokscope[fit]'"
-        ) from None
     records = [record for record in records if record.at_risk]
+    if not records:
+        raise ValueError("records: none is at risk at its information time; there is nothing to fit")
     values = design(records, recipe)
     centers, scales = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
     scales = np.where(scales > 0, scales, 1.0)  # a feature that never varies says nothing
     z = np.nan_to_num((values - centers) / scales)
-    table = pandas.DataFrame(z, columns=list(recipe.features))
-    for name in recipe.squared:
-        table[f"{name} squared"] = table[name] ** 2
-    table["lower"], table["upper"] = np.array([record.bounds for record in records]).T
-    fitter = LogNormalAFTFitter(penalizer=recipe.penalizer)
-    fitter.fit_interval_censoring(table, "lower", "upper")
-    found = fitter.params_
-    squares = [f"{name} squared" if name in recipe.squared else None for name in recipe.features]
+    squared = [recipe.features.index(name) for name in recipe.squared]
+    terms = np.column_stack([np.ones(len(z)), z, z[:, squared] ** 2])
+    bounds = np.log([record.bounds for record in records])
+    log_sigma, intercept, *slopes = interval_regression(terms, bounds, penalizer=recipe.penalizer)
+    squares = np.zeros(z.shape[1])
+    squares[squared] = slopes[z.shape[1] :]
     return Formula(
         recipe=recipe,
         centers=centers,
         scales=scales,
-        coefficients=np.array([float(found["mu_", name]) for name in recipe.features]),
-        squares=np.array([0.0 if name is None else float(found["mu_", name]) for name in squares]),
-        intercept=float(found["mu_", "Intercept"]),
-        sigma=float(np.exp(found["sigma_", "Intercept"])),
+        coefficients=np.array(slopes[: z.shape[1]]),
+        squares=squares,
+        intercept=intercept,
+        sigma=exp(log_sigma),
     )
+
+
+def interval_regression(terms: FloatArray, bounds: FloatArray, *, penalizer: float) -> list[float]:
+    """(ln sigma, b_1, ..., b_k) that minimize −(1/n) Σ_i ln P_i + (penalizer/2)(ln² sigma + Σ_j s_j² b_j²).
+
+    P_i = Φ((bounds_i1 − x_i·b)/sigma) − Φ((bounds_i0 − x_i·b)/sigma) for the rows x_i of terms (n, k); the
+    upper of bounds (n, 2) may be infinite. s_j is the standard deviation of term j: 0 for the constant.
+    """
+    weights = np.array([1.0, *terms.var(axis=0, ddof=1)])
+
+    def loss(parameters: FloatArray) -> tuple[float, FloatArray]:
+        sigma, fitted = exp(parameters[0]), terms @ parameters[1:]
+        low, high = ((edge - fitted) / sigma for edge in bounds.T)
+        chance, at_low, at_high = _interval_chance(low, high)
+        slopes = terms.T @ (at_high - at_low) / sigma
+        width = (np.where(np.isfinite(high), high, 0.0) * at_high - low * at_low).sum()
+        gradient = np.array([width, *slopes]) / len(terms) + penalizer * weights * parameters
+        return float(-chance.mean() + penalizer / 2 * (weights * parameters**2).sum()), gradient
+
+    middle = np.where(np.isfinite(bounds[:, 1]), bounds.mean(axis=1), bounds[:, 0])
+    start = np.array([log(middle.std() or 1.0), middle.mean(), *np.zeros(terms.shape[1] - 1)])
+    found = minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-8})
+    return [float(value) for value in found.x]
+
+
+def _interval_chance(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """ln(Φ(high) − Φ(low)), and the normal density at low and at high over that difference."""
+    flip = low > 0  # the difference is exact in the lower tail only
+    a, b = np.where(flip, -high, low), np.where(flip, -low, high)
+    chance = log_ndtr(b) + np.log1p(-np.exp(log_ndtr(a) - log_ndtr(b)))
+    at_low, at_high = (np.exp(-(edge**2) / 2 - log(sqrt(2 * pi)) - chance) for edge in (low, high))
+    return chance, at_low, at_high
 
 
 def fit_model(records: Sequence[Record], recipe: Recipe = FULL, *, calibration: str) -> DelayModel:
@@ -190,11 +217,6 @@ def budget_questions(
                 asked.append((log(budget) - value, record.delay is not None and record.delay <= budget))
     table = np.array(asked)
     return table[:, 0], table[:, 1].astype(bool)
-
-
-def normal_probability(score: float) -> float:
-    """Φ(score), the uncalibrated probability of the log-normal model."""
-    return 0.5 * (1 + erf(score / sqrt(2)))
 
 
 def _residual(record: Record, predicted: float) -> float:

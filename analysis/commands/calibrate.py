@@ -28,7 +28,7 @@ def command(
 
     `grokscope sweep docs/configs/sweeps/calibration.toml --out RUNS` makes the runs; then `branch` repeats
     some of them from memorization with other batches, `collect` writes the compact data file, `fit` the
-    model (needs `grokscope[fit]`), and `score` prints every number that the README quotes. Runs of
+    model, and `score` prints every number that the README quotes. Runs of
     docs/configs/sweeps/delay_sources.toml in RUNS-sources, if there are any, show what decides a delay.
 
     Args:

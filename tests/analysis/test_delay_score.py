@@ -144,8 +144,30 @@ def test_questions_within_a_budget():
     assert scores[2] == pytest.approx(log(2000 / 1500))
 
 
+def test_the_regression_is_the_one_of_lifelines():
+    lifelines = pytest.importorskip("lifelines")
+    import pandas
+
+    generator = np.random.default_rng(7)
+    x = generator.normal(size=(80, 2))
+    delays = np.exp(7 + x @ [0.5, -0.2] + generator.normal(0, 0.3, 80))
+    bounds = np.column_stack([delays * 0.97, np.where(delays > 1800, inf, delays * 1.03)])
+    ours = delay_fit.interval_regression(np.column_stack([np.ones(80), x]), np.log(bounds), penalizer=0.05)
+    table = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "low": bounds[:, 0], "high": bounds[:, 1]})
+    fitter = lifelines.LogNormalAFTFitter(penalizer=0.05).fit_interval_censoring(table, "low", "high")
+    theirs = fitter.params_
+    expected = [theirs["sigma_", "Intercept"], *(theirs["mu_", name] for name in ("Intercept", "a", "b"))]
+    np.testing.assert_allclose(ours, expected, atol=1e-4)  # theirs stops at 1e-5 in the loss
+
+
+def test_the_gradient_of_the_regression_vanishes_far_in_the_tails():
+    chance, low, high = delay_fit._interval_chance(np.array([-40.0, 30.0, -1.0]), np.array([-39.9, inf, 1.0]))
+    assert np.isfinite(chance).all()
+    assert chance[2] == pytest.approx(log(0.682689492137))
+    assert (low[1], high[1]) == (pytest.approx(30.0333, rel=1e-4), 0)  # Mills: x + 1/x - 2/x^3 + ...
+
+
 def test_the_fit_recovers_a_censored_law():
-    pytest.importorskip("lifelines")
     generator = np.random.default_rng(3)
     lrs = np.exp(generator.uniform(log(5e-4), log(4e-3), 120))
     delays = [round(3 / lr * exp(generator.normal(0, 0.1))) for lr in lrs]
