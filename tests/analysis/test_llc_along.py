@@ -10,6 +10,7 @@ from grokscope.analysis.commands.main import main
 from grokscope.analysis.figures import llc as figures
 from grokscope.analysis.figures.style import panels
 from grokscope.analysis.llc import LLCCurve, llc_along
+from grokscope.analysis.llc_row import LLCOptions
 from grokscope.analysis.result import load, save
 from grokscope.geometry import finite_beta
 from grokscope.geometry.objective import Objective
@@ -148,6 +149,49 @@ def test_sensitivity_grid(tmp_path):
     assert (curve.sensitivity_stderr > 0).all()
     assert curve.sensitivity_llc[1, 1] == pytest.approx(curve.scaled_llc[-1], rel=1e-4)  # the same chains
     assert np.isnan(along(tmp_path, num_draws=10)[0].sensitivity_llc).all()
+
+
+def test_sensitivity_panel_meets_the_exact_value_everywhere(tmp_path):
+    options = {"num_chains": 8, "num_draws": 60, "burn_in": 250, "density_nodes": DIM, "density_probes": 4}
+    options["step_size"] = 2e-3
+    curve, _, A = along(tmp_path, sensitivity=True, snapshots=np.array([2, 3]), scaled=False, **options)
+    for k, step_size in enumerate(curve.sensitivity_step_size):
+        assert step_size == pytest.approx(2e-3 * 4.0 ** (k - 1))
+        for j, gamma in enumerate(curve.sensitivity_localization):
+            exact = finite_beta.quadratic(np.linalg.eigvalsh(A), num_beta=20.0, localization=float(gamma))
+            # At the minimum; nine comparisons at 3.5 standard errors: false alarm 0.4 %.
+            assert abs(curve.sensitivity_llc[k, j] - exact) < 3.5 * curve.sensitivity_stderr[k, j]
+            assert curve.sensitivity_quadratic[k, j] == pytest.approx(exact, rel=0.5)  # four probes of five
+
+
+CHANGES = {
+    "num_beta": 30.0, "localization": 40.0, "relative_radius": 0.2, "step_size": 1e-3, "burn_in": 3,
+    "num_draws": 9, "num_chains": 3, "batch_size": 20, "method": "rmsprop", "averaged_noise": False,
+    "mode": "snapshot", "scaled": False, "max_gradients": 80, "density_probes": 2, "density_nodes": 2,
+    "seed": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    return calibrated_curve(tmp_path_factory.mktemp("usual"))
+
+
+def calibrated_curve(path, **changed):
+    run, objective, _ = quadratic_run(path)
+    options = {"batch_size": 16, "max_gradients": 120, "snapshots": [0, 3]} | changed
+    return llc_along(run, objective=objective, **options)
+
+
+def test_no_option_is_left_out_below():
+    assert set(CHANGES) | {"thorough"} == {field.name for field in fields(LLCOptions)}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_option_changes_the_result(usual, tmp_path, name):
+    other = calibrated_curve(tmp_path, **{name: CHANGES[name]})
+    seen = ("llc", "density_nodes", "scaled_llc", "localization", "quadratic")
+    assert not all(np.array_equal(getattr(usual, key), getattr(other, key)) for key in seen)
 
 
 def test_result_round_trip(tmp_path):

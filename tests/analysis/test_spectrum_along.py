@@ -88,6 +88,36 @@ def test_every_number_against_the_dense_hessian(run, curve):
             assert curve.matrix_scale_aware[row, m] == pytest.approx(block, rel=1e-3)
 
 
+@pytest.fixture(scope="module")
+def quick(run, tmp_path_factory):
+    """Measures two snapshots with few products."""
+
+    def measure(**changed):
+        few = {"max_matvecs": 8, "probes": 2, "batches": 2, "density_nodes": 3, "matrices": "heaviest"}
+        return spectrum_along(
+            run, **few | {"snapshots": [2, 4], "directory": tmp_path_factory.mktemp("quick")} | changed
+        )
+
+    return measure, measure()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"largest": 2}, {"smallest": 2}, {"tolerance": 0.3}, {"max_matvecs": 6}, {"probes": 3},
+        {"batches": 3}, {"batch_size": 4}, {"warm": True}, {"seed": 1}, {"dtype": "float64"},
+        {"matrices": "all"}, {"density_nodes": 4}, {"density_probes": 1}, {"snapshots": [2, 3]},
+    ],
+)  # fmt: skip
+def test_every_option_changes_the_result(quick, changed):
+    measure, usual = quick
+    other = measure(**changed)
+    assert other.matvecs.tolist() != usual.matvecs.tolist() or any(
+        not np.array_equal(getattr(usual, name), getattr(other, name))
+        for name in ("largest", "smallest", "trace", "batch_sharpness", "matrices", "density_nodes")
+    )
+
+
 def test_gates_are_ratios_of_the_fields(curve):
     assert curve.gate_names[0] == "adaptive edge"
     np.testing.assert_array_equal(curve.gates[:, 0], curve.gate)
