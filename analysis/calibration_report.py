@@ -146,7 +146,7 @@ def _record_opening(found: Mapping[str, Any]) -> None:
             "open_lockbox: its cells were used to judge other models and can't judge these; "
             "collect a new calibration, with other cells in the lockbox"
         )
-    rows = {k: [asdict(row) for row in _rows(v)] for k, v in found.items() if k.startswith("lockbox")}
+    rows = {k: [_plain(row) for row in _rows(v)] for k, v in found.items() if k.startswith("lockbox")}
     path.write_text(json.dumps({"models": models} | rows, indent=1) + "\n", encoding="utf-8")
 
 
@@ -155,6 +155,11 @@ def _defined(records: Sequence[Record], predictions: Mapping[str, NDArray[np.flo
     kept = np.isfinite(predictions["log ratio, successor"])
     test = [record for record, keep in zip(scored(records), kept, strict=True) if keep]
     return delay_score.score(test, {k: v[kept] for k, v in predictions.items()}, reference="model")
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    """The fields of a row, None for nan, which JSON lacks."""
+    return {k: None if isinstance(v, float) and np.isnan(v) else v for k, v in asdict(row).items()}
 
 
 def _rows(value: Any) -> Sequence[Any]:

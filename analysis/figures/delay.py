@@ -73,7 +73,9 @@ def plot_predicted_actual(
     if margin is not None:
         lower, upper = ends * np.exp(-margin), ends * np.exp(margin)
         axes.fill_between(ends, lower, upper, color=COLORS["delay"], alpha=0.15, linewidth=0)
-    axes.set(xscale="log", yscale="log", xlim=ends, xlabel="predicted delay", ylabel="actual delay")
+    log_values(axes)
+    log_values(axes, which="x")
+    axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel="predicted delay", ylabel="actual delay")
 
 
 def plot_scores(scores: Sequence[Score], axes: Axes, *, ceiling: float | None = None) -> None:
@@ -86,7 +88,7 @@ def plot_scores(scores: Sequence[Score], axes: Axes, *, ceiling: float | None = 
         axes.axvline(ceiling, color=COLORS["null"], linestyle="--", linewidth=0.9)
     axes.set_yticks(rows, [score.predictor for score in scores])
     axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.set_xlim(left=0)
+    log_values(axes, which="x")
     axes.set_xlabel("mean |ln(predicted/actual)|")
 
 
@@ -101,7 +103,9 @@ def plot_law(records: Sequence[Record], axes: Sequence[Axes]) -> None:
     }
     for panel, (label, values) in zip(axes, columns.items(), strict=True):
         panel.plot(values, delays, "o", color=COLORS["delay"], markersize=2.5, alpha=0.7, markeredgewidth=0)
-        panel.set(xscale="log", yscale="log", xlabel=label)
+        log_values(panel)
+        log_values(panel, which="x", decades=1.2)
+        panel.set_xlabel(label)
     axes[0].set_ylabel("delay in steps")
 
 
@@ -116,7 +120,7 @@ def calibration_figures(
 ) -> dict[str, Figure]:
     """Figures by name: predicted against actual, error by predictor, and the three pictures of the law."""
     figures = {}
-    figures["delay_predicted"], axes = panels(height=3.0)
+    figures["delay_predicted"], axes = panels(height=3.4)
     plot_predicted_actual(actual, predicted, axes[0, 0], margin=margin)
     figures["delay_errors"], axes = panels(height=2.4)
     plot_scores(scores, axes[0, 0], ceiling=ceiling)
