@@ -33,15 +33,18 @@ def draw(measured: Measured) -> Figure:
     _times(axes[1, 1], models.FEATURE_RIDGES, features[:, :, 0], features[:, :, 1], mapped)
     strengths = found["network_ridge"].tolist()
     _times(axes[1, 2], strengths, network[:, :, 0], network[:, :, 1], "weight decay λ (two layers)")
-    for place in axes.ravel():
+    for place in axes.ravel()[1:]:
         legend_above(place, fontsize=6)
+    axes[0, 0].legend(loc="lower left", fontsize=6)
     return figure
 
 
 def _losses(axes: Axes, steps: Array, train: Array, population: Array) -> None:
-    for row, (dash, label) in enumerate((("-", "λ = 1e-5"), (":", "λ = .1"))):
-        axes.plot(steps, train[row], dash, color=COLORS["train"], label=f"train, {label}")
-        axes.plot(steps, population[row], dash, color=COLORS["test"], label=f"population, {label}")
+    for row, dash in enumerate(("-", ":")):
+        axes.plot(steps, train[row], dash, color=COLORS["train"], label="" if row else "train")
+        axes.plot(steps, population[row], dash, color=COLORS["test"], label="" if row else "population")
+    axes.plot([], [], "-", color="black", label="λ = 1e-5")
+    axes.plot([], [], ":", color="black", label="λ = .1")
     axes.axhline(0.01, color=COLORS["null"], linewidth=0.6, linestyle="--")
     axes.set(xlabel="step", ylabel="loss", ylim=(1e-6, 3))
     log_values(axes)
@@ -55,7 +58,7 @@ def _times(axes: Axes, x: Sequence[float], memorized: Array, generalized: Array,
         axes.plot(x, values.mean(0), "o-", color=COLORS[color], markersize=3, label=name)
     axes.set(xlabel=label, ylabel="steps")
     log_values(axes)
-    log_values(axes, which="x")
+    log_values(axes, which="x", decades=1.5)
 
 
 def _samples(axes: Axes, samples: Array) -> None:
