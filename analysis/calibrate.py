@@ -19,6 +19,8 @@ SEEDS = 5
 BRANCHES = 8
 BRANCHED = (1, 3, 5, 9, 12, 16, 20, 24, 31, 35, 39, 61)
 """Cells whose first run is branched for the noise ceiling; none of them in the lockbox."""
+SOURCED = (12, 31, 40)
+"""Cells that delay_sources.toml repeats with one split, and with one initialization."""
 
 
 def collect_runs(spec: Path, runs: Path) -> dict[str, Any]:

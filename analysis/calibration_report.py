@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..runs.calibration import LOCKBOX, Record, load, lockbox, shipped
 from ..runs.delay_model import DelayModel, file_digest, load_models
 from . import delay_score, delay_validation
+from .calibrate import SOURCED
 from .delay_limits import Spread, explained, spread
 from .delay_score import Score, scored
 
@@ -89,7 +90,8 @@ def lockbox_report(
 def scatter(records: Sequence[Record]) -> tuple[Spread, ...]:
     """How far the delays of runs scatter that share all but their minibatches, split or initialization.
 
-    The first row is the noise ceiling: branches of one state at its information time.
+    The first row is the noise ceiling: branches of one state at its information time. The next two are of
+    the cells SOURCED.
     """
     path = shipped().with_name("repeats.json")
     repeats = json.loads(path.read_text("utf-8")) if path.exists() else {}
@@ -102,7 +104,8 @@ def scatter(records: Sequence[Record]) -> tuple[Spread, ...]:
         "splits": "split and minibatches",
     }
     known = [spread(text, repeats[name]) for name, text in names.items() if name in repeats]
-    return (*known, spread("all seeds", cells))
+    some = {str(cell): cells[str(cell)] for cell in SOURCED}
+    return (*known, spread(f"seeds, in cells {', '.join(some)}", some), spread("seeds, in all cells", cells))
 
 
 def gap_closed(scores: Sequence[Score], spreads: Sequence[Spread]) -> GapClosed:

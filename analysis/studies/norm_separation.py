@@ -141,7 +141,8 @@ def _predictions(
     if theirs is not None:
         text += (
             f". Their released runs: {theirs['law']:.1%} by this arithmetic, {theirs['others']:.1%} by the "
-            f"mean of the other seeds, {theirs['nominal']:.0%} by the rate ηλ that their text states"
+            f"mean of the other seeds, {theirs['nominal']:.0%} by the rate ηλ that their text states, "
+            f"{theirs['forecast']:.0%} by our forecast, which sees nothing later than memorization"
         )
     better = bool(np.abs(law / delay - 1).mean() < others.mean())
     return (

@@ -81,7 +81,7 @@ def test_verdicts_follow(arms):
 
 
 def test_released_numbers_enter_the_evidence(arms):
-    theirs = {"law": 0.307, "others": 0.134, "nominal": 1.58, "violations": 6.0}
+    theirs = {"law": 0.307, "others": 0.134, "nominal": 1.58, "forecast": 0.49, "violations": 6.0}
     found = {finding.claim: finding for finding in study.findings(arms, theirs)}
     assert "30.7% by this arithmetic, 13.4%" in found["prediction from three inputs"].evidence
     assert "6 runs with V_post" in found["necessity"].evidence
