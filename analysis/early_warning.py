@@ -204,6 +204,30 @@ def _trajectory(run: Run, rows: NDArray[np.int64]) -> Any:
     return trajectory_along(run, snapshots=rows, rank=1, windows=1)
 
 
+def _weights_result() -> Any:
+    from .weights import WeightsCurve
+
+    return WeightsCurve
+
+
+def _weights(run: Run, rows: NDArray[np.int64]) -> Any:
+    from .weights import weights_along
+
+    return weights_along(run, snapshots=rows, name=NAME)
+
+
+def _progress_result() -> Any:
+    from .progress import ProgressCurve
+
+    return ProgressCurve
+
+
+def _progress(run: Run, rows: NDArray[np.int64]) -> Any:
+    from .progress import progress_along
+
+    return progress_along(run, snapshots=rows, name=NAME)
+
+
 def _columns(*names: str) -> dict[str, Callable[[Any], Array]]:
     return {name: lambda result, name=name: getattr(result, name) for name in names}  # type: ignore[misc]
 
@@ -241,6 +265,21 @@ SOURCES: dict[str, Source] = {
             "first component over its null": lambda t: t.explained_variance - t.random_walk_null,
             "first component without decay": lambda t: t.without_decay,
         },
+    ),
+    "weights": Source(
+        _weights_result,
+        _weights,
+        {
+            "effective rank": lambda w: w.effective_rank.mean(axis=1),
+            "spectral norm": lambda w: w.spectral_norm.max(axis=1),
+        },
+    ),
+    # Only what doesn't need the key frequencies, which are those of the end.
+    "progress": Source(
+        _progress_result,
+        _progress,
+        _columns("participation", "wave_share", "commutativity")
+        | {"test_loss (sees test labels)": lambda p: p.test_loss},
     ),
 }
 """The analyses that give signals."""

@@ -54,7 +54,7 @@ def test_landmark_snapshots_are_the_last_ones_known(runs):
         np.testing.assert_array_equal(run.steps[rows], sorted(set(last)))
 
 
-@pytest.mark.parametrize("kind", ["spectrum", "trajectory", "commutator"])
+@pytest.mark.parametrize("kind", ["spectrum", "trajectory", "commutator", "weights", "progress"])
 def test_an_analysis_is_measured_once_and_kept(runs, kind, monkeypatch):
     run = runs[0]
     found = analysis_readings(run, kind)
