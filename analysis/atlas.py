@@ -116,7 +116,7 @@ def _overview(table: Sequence[Row]) -> list[str]:
 
 def _section(one: Reproduction, table: Sequence[Row], figure: str | None) -> str:
     lines = [f"## {one.study}", "", f"{one.title}. {one.source}.", ""]
-    lines += [f"`{one.command}`: {one.seconds:.0f} s, {_code(one)}.", ""]
+    lines += [f"`{one.command}`: {_effort(one)}, {_code(one)}.", ""]
     if figure is not None:
         lines += [f"![{one.title}]({figure})", ""]
     for row in table:
@@ -136,6 +136,12 @@ def _answer(row: Row) -> list[str]:
         f"*{number}*.",
         f"  *{finding.interpretation.capitalize()}*: {_sentence(finding.evidence)}",
     ]
+
+
+def _effort(one: Reproduction) -> str:
+    runs = f"{one.runs} runs, " if one.runs else ""
+    found = f" ({one.skipped} of the runs were there already)" if one.skipped else ""
+    return f"{runs}{one.seconds:.0f} s{found}"
 
 
 def _code(one: Reproduction) -> str:

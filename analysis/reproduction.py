@@ -34,10 +34,12 @@ class Reproduction:
     claims: tuple[Claim, ...]
     findings: tuple[Finding, ...]  # one for each claim, in their order
     failed_runs: tuple[str, ...]  # "name: message"
-    seconds: float  # of this call; runs found finished cost nothing
+    seconds: float  # of this call, in which runs found finished cost nothing
     command: str
     versions: Mapping[str, Any]
     git_revision: str
+    runs: int = 0  # that were trained
+    skipped: int = 0  # of them, found finished
 
 
 def studies() -> tuple[str, ...]:
@@ -86,8 +88,8 @@ def reproduce(
     module, started = study(name), time.monotonic()
     home = Path(folder)
     make_folder(home)
-    runs = training(name, scale)
-    outcomes = sweep(runs, home, jobs=jobs, trust=True, progress=progress) if runs else ()
+    wanted = training(name, scale)
+    outcomes = sweep(wanted, home, jobs=jobs, trust=True, progress=progress) if wanted else ()
     with _one_thread():
         measured = module.measure(home, scale=scale, released_data=released_data, progress=progress)
     _check_answers(module.CLAIMS, measured.findings)
@@ -103,6 +105,8 @@ def reproduce(
         command=command,
         versions={k: v for k, v in provenance("cpu").items() if k != "git_revision"},
         git_revision=git_revision(),
+        runs=len(outcomes),
+        skipped=sum(o.status == "skipped" for o in outcomes),
     )
     return found, measured
 

@@ -81,6 +81,8 @@ def test_finished_runs_are_kept(toys, tmp_path):
     assert len(files) == 5
     run_it(tmp_path, "toy-study")
     assert {path: path.stat().st_mtime_ns for path in files} == files
+    found = kept(tmp_path / "out" / "toy-study.json")
+    assert (found.runs, found.skipped) == (5, 5)
 
 
 def test_failed_runs_are_named(toys, tmp_path, monkeypatch, capsys):
