@@ -2,6 +2,7 @@ from dataclasses import replace
 from math import exp, log
 from types import SimpleNamespace
 
+import grokscope
 import numpy as np
 import pytest
 from grokscope.runs import delay_model, prediction
@@ -46,6 +47,10 @@ def drawn(**options):
         "parameters": 1000,
     }
     return DelayMonitor(**(settings | options))
+
+
+def test_the_monitor_is_at_the_top_level():
+    assert grokscope.DelayMonitor is DelayMonitor
 
 
 def test_nothing_until_memorization_is_confirmed():
