@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..geometry.objective import canonical_name
 from ..geometry.parameters import ParameterTable
-from .checkpoint_files import Checkpoint, Part, fetch, find, read
+from .checkpoint_files import fetch, find, read
 from .checkpoint_steps import Gap, Source, gaps, natural, steps_of
+from .checkpoint_tensors import Found, dtypes, look, parameters, table_of
 from .excursions import Excursion, Excursions
 from .store import Run, RunWriter
 
@@ -50,19 +50,6 @@ class Imported:
     constant: tuple[str, ...]
     left_out: tuple[str, ...]  # tensors that are no parameters, or asked to be left out
     not_read: tuple[str, ...]  # files beside the checkpoints, further sets of tensors inside, repetitions
-
-
-class _Found(NamedTuple):
-    """A checkpoint without its tensors."""
-
-    path: Path
-    name: str
-    signature: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-    aliases: Mapping[str, str]
-    numbers: Mapping[str, int | float]
-    log: tuple[Mapping[str, Any], ...]
-    left_out: tuple[str, ...]
-    others: tuple[str, ...]
 
 
 def import_checkpoints(
@@ -108,10 +95,10 @@ def import_checkpoints(
         raise ValueError(f"directory={str(directory)!r} holds no checkpoint whose name is like {only!r}")
     omit = (*leave_out, *(() if buffers else BUFFERS))
     looked = progress(chosen, description="look at checkpoints", total=len(chosen))
-    found = [_look(p, key, omit) for p in looked]
+    found = [look(p, key, omit) for p in looked]
     steps, source = steps_of([f.name for f in found], [f.numbers for f in found], source=steps_from)
     ordered = sorted(zip(steps, found, strict=True), key=lambda pair: pair[0])
-    table, dtype = _table(ordered)
+    table, dtype = table_of(ordered)
     unread = sorted(p.name for p in directory.iterdir() if p not in chosen and p.is_file())
     plan = _Plan(ordered, table, dtype, key, omit)
     provenance: dict[str, Any] = {
@@ -129,7 +116,7 @@ def import_checkpoints(
         steps_from=source,
         parameters=table.size,
         dtype=dtype,
-        stored_dtypes=_dtypes(ordered),
+        stored_dtypes=dtypes(ordered),
         metrics=tuple(sorted(run.metrics)),
         duplicates=_duplicates(run),
         gaps=gaps(run.steps.tolist()),
@@ -141,83 +128,14 @@ def import_checkpoints(
 
 
 class _Plan(NamedTuple):
-    ordered: Sequence[tuple[int, _Found]]
+    ordered: Sequence[tuple[int, Found]]
     table: ParameterTable
     dtype: str
     key: str | None
     omit: Sequence[str]
 
 
-def _look(path: Path, key: str | None, omit: Sequence[str]) -> _Found:
-    """What can be known of a checkpoint without reading its tensors."""
-    name = path.name
-    checkpoint = read(path, name, key=key)
-    parts = _parameters(checkpoint, omit)
-    first: dict[tuple[int, ...], str] = {}
-    aliases = {}
-    for tensor, part in parts.items():
-        owner = first.setdefault(part.place, tensor) if part.place and 0 not in part.shape else tensor
-        if owner != tensor:
-            aliases[tensor] = owner
-    signature = {n: (part.shape, part.dtype) for n, part in parts.items() if n not in aliases}
-    if not signature:
-        raise ValueError(f"{name} holds no floating-point parameters")
-    left_out = tuple(sorted(set(map(canonical_name, checkpoint.parts)) - set(parts)))
-    return _Found(path, name, signature, aliases, checkpoint.numbers, checkpoint.log, left_out,
-                  checkpoint.left_out)  # fmt: skip
-
-
-def _parameters(checkpoint: Checkpoint, omit: Sequence[str]) -> dict[str, Part]:
-    found: dict[str, Part] = {}
-    for name, part in checkpoint.parts.items():
-        canonical = canonical_name(name)
-        if part.dtype.is_complex:
-            raise ValueError(f"{checkpoint.name}: {name} is {part.dtype}; only real parameters are known")
-        if not part.dtype.is_floating_point or any(fnmatchcase(canonical, pattern) for pattern in omit):
-            continue
-        if canonical in found:
-            raise ValueError(f"{checkpoint.name}: two tensors are called {canonical} without their wrappers")
-        found[canonical] = part
-    return found
-
-
-def _table(ordered: Sequence[tuple[int, _Found]]) -> tuple[ParameterTable, str]:
-    """The tensors that all checkpoints share, and the dtype that holds them all exactly.
-
-    Raises:
-        ValueError: tensors or shapes differ; every checkpoint that differs from the first is named.
-    """
-    _, first = ordered[0]
-    problems = [_difference(first, other) for _, other in ordered[1:]]
-    problems = [problem for problem in problems if problem]
-    if problems:
-        raise ValueError(
-            f"{len(problems)} checkpoints differ from {first.name}: {'; '.join(problems[:5])}; import them "
-            "apart with only=, or leave tensors out with leave_out="
-        )
-    names = tuple(first.signature)
-    shapes = tuple(shape for shape, _ in first.signature.values())
-    wide = "torch.float64" in _dtypes(ordered)
-    return ParameterTable(names, shapes, dict(first.aliases)), "float64" if wide else "float32"
-
-
-def _difference(first: _Found, other: _Found) -> str:
-    mine, theirs = ({n: shape for n, (shape, _) in f.signature.items()} for f in (first, other))
-    if missing := sorted(set(mine) - set(theirs)):
-        return f"{other.name} lacks {missing[0]}"
-    if more := sorted(set(theirs) - set(mine)):
-        return f"{other.name} has {more[0]} more"
-    for name, shape in mine.items():
-        if theirs[name] != shape:
-            return f"{other.name} has {name} of shape {theirs[name]}, not {shape}"
-    return ""
-
-
-def _dtypes(ordered: Sequence[tuple[int, _Found]]) -> tuple[str, ...]:
-    return tuple(sorted({str(dtype) for _, f in ordered for _, dtype in f.signature.values()}))
-
-
-def _totals(ordered: Sequence[tuple[int, _Found]], given: Mapping[str, int] | None) -> dict[str, int]:
+def _totals(ordered: Sequence[tuple[int, Found]], given: Mapping[str, int] | None) -> dict[str, int]:
     """train_total and test_total, given or found inside, which counts of right answers need.
 
     Raises:
@@ -264,13 +182,13 @@ def _write(
     return repeated, seen
 
 
-def _row(plan: _Plan, found: _Found, row: NDArray[Any]) -> NDArray[Any]:
+def _row(plan: _Plan, found: Found, row: NDArray[Any]) -> NDArray[Any]:
     """The parameters of one checkpoint, in the given array (P,).
 
     Raises:
         ValueError: it changed since it was looked at, or has entries that are not finite.
     """
-    parts = _parameters(read(found.path, found.name, key=plan.key), plan.omit)
+    parts = parameters(read(found.path, found.name, key=plan.key), plan.omit)
     spans = zip(plan.table.names, plan.table.starts, plan.table.sizes, strict=True)
     for name, start, size in spans:
         if name not in parts or parts[name].shape != found.signature[name][0]:
@@ -284,14 +202,14 @@ def _row(plan: _Plan, found: _Found, row: NDArray[Any]) -> NDArray[Any]:
 
 
 def _require_same(
-    plan: _Plan, step: int, found: _Found, theta: NDArray[Any], latest: NDArray[Any] | None
+    plan: _Plan, step: int, found: Found, theta: NDArray[Any], latest: NDArray[Any] | None
 ) -> None:
     if latest is None or not np.array_equal(theta, latest):
         names = [other.name for s, other in plan.ordered if s == step]
         raise ValueError(f"{' and '.join(names)} are both of step {step} and differ; choose with only=")
 
 
-def _metrics(ordered: Sequence[tuple[int, _Found]]) -> Iterator[tuple[str, int, int | float]]:
+def _metrics(ordered: Sequence[tuple[int, Found]]) -> Iterator[tuple[str, int, int | float]]:
     """(name, step, value), rising per name: numbers inside, and the log of the last one that has any."""
     log = next((f.log for _, f in reversed(ordered) if f.log), ())
     series: dict[str, dict[int, int | float]] = {}

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from ..geometry.objective import canonical_name, parameter_table
 from ..geometry.parameters import ParameterTable
 from .evaluation import norms, second_moment
+from .pace import COMMIT_BYTES
 from .provenance import provenance as surroundings
 from .schedule import is_due
-from .writer import COMMIT_BYTES, RunWriter
+from .writer import RunWriter
 
 
 class Recorder:

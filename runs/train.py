@@ -12,10 +12,10 @@ from typing import Any
 
 from .config import RunConfig
 from .interventions import disturbance
+from .pace import COMMIT_BYTES
 from .provenance import drift, provenance
 from .store import Run, RunWriter, Series
 from .trainer import Diverged, Trainer
-from .writer import COMMIT_BYTES
 
 __all__ = ["Branch", "Diverged", "train"]
 

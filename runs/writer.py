@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from time import monotonic
 from types import TracebackType
 from typing import Any
 
@@ -25,9 +24,8 @@ from .decode import load_index, load_state
 from .draft import Draft
 from .durable import make_folder, write_file
 from .index import INDEX_NAME, Index, Series, StateFile, encode
+from .pace import COMMIT_BYTES, COMMIT_SECONDS, Pace
 from .segments import FOLDER, segment_number
-
-COMMIT_BYTES, COMMIT_SECONDS = 256 * 2**20, 10.0
 
 
 class RunWriter:
@@ -47,10 +45,9 @@ class RunWriter:
         *,
         listed: set[str],
         lock: int | None,
-        pace: tuple[int, float],
+        pace: Pace,
     ) -> None:
-        self.path, self._index, self._lock = path, index, lock
-        self._commit_bytes, self._commit_seconds = pace
+        self.path, self._index, self._lock, self._pace = path, index, lock, pace
         self._threads = ThreadPoolExecutor(2, "grokscope-hash"), ThreadPoolExecutor(1, "grokscope-disk")
         self._theta = RowBuffer("theta", index, index.theta, draft=self._draft, threads=self._threads)
         self._moment = RowBuffer(
@@ -59,8 +56,7 @@ class RunWriter:
         self._metrics = MetricBuffer(index.metrics)
         self._listed = listed  # by the run.h5 on disk: not to be overwritten, deleted only once unlisted
         self._numbers = count(1 + max((segment_number(name) for name in listed), default=-1))
-        self._dirty, self._failed, self._bytes = False, False, 0  # bytes since the last commit
-        self._started = self._committed = monotonic()
+        self._dirty = self._failed = False
 
     @classmethod
     def create(
@@ -107,7 +103,7 @@ class RunWriter:
                 sweep(path, set())
             text = None if config is None else config.to_json()
             index = Index(config=text, table=table, dtype=dtype, provenance=sessions)
-            return cls(path, index, listed=set(), lock=descriptor, pace=(commit_bytes, commit_seconds))
+            return cls(path, index, listed=set(), lock=descriptor, pace=Pace(commit_bytes, commit_seconds))
 
     @classmethod
     def resume(
@@ -139,7 +135,7 @@ class RunWriter:
             index = continued(stored, config, table, path)
             index = replace(index, provenance=plain_sessions(index.provenance, provenance))
             index = dropped(index, last_kept(index) if at is None else at)
-            listed, pace = listed_names(stored), (commit_bytes, commit_seconds)
+            listed, pace = listed_names(stored), Pace(commit_bytes, commit_seconds)
             sweep(path, listed)
             return cls(path, index, listed=listed, lock=descriptor, pace=pace)
 
@@ -205,7 +201,7 @@ class RunWriter:
         with self._guard():
             for to, row in checked:
                 to.add(step, row)
-                self._bytes += row.nbytes
+                self._pace.add(row.nbytes)
         self._dirty = True
 
     def log(self, step: int, metrics: Mapping[str, int | float]) -> None:
@@ -219,9 +215,7 @@ class RunWriter:
 
     def due(self) -> bool:
         """Whether it is time to commit: enough bytes, or enough time, since the last commit."""
-        now = monotonic()
-        pause = max(self._commit_seconds, min(0.02 * (now - self._started), 600.0))
-        return self._bytes >= self._commit_bytes or now - self._committed >= pause
+        return self._pace.due()
 
     def commit(self, resume: bytes | None = None, *, step: int | None = None) -> None:
         """Make everything appended and logged so far permanent and visible to readers.
@@ -250,7 +244,8 @@ class RunWriter:
         for name in obsolete:
             with suppress(OSError):
                 (self.path / name).unlink()
-        self._dirty, self._bytes, self._committed = False, 0, monotonic()
+        self._dirty = False
+        self._pace.committed()
 
     def keep_state(self, step: int, state: bytes) -> None:
         """Keep the full training state at `step` for good, as state-<step>.pt, listed by the next commit.
