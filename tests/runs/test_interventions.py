@@ -10,7 +10,8 @@ import torch
 from grokscope.geometry.objective import flatten
 from grokscope.geometry.subspace import project
 from grokscope.runs.branch import branch
-from grokscope.runs.config import RunConfig
+from grokscope.runs.config import RunConfig, from_mapping, from_toml, parse_assignment
+from grokscope.runs.intervention_config import intervention_of
 from grokscope.runs.interventions import disturbance
 from grokscope.runs.store import Run
 from grokscope.runs.train import train
@@ -245,3 +246,13 @@ def test_what_a_run_cannot_give_is_refused(parent, tmp_path):
     other = train(replace(CONFIG, width=8, steps=4, state_at=()), tmp_path / "other")
     with pytest.raises(ValueError, match="has other parameters"):
         child(parent, tmp_path / "size", kind="project_update", source=str(other.path))
+
+
+def test_it_is_spelled_as_a_table(tmp_path):
+    name, value = parse_assignment('intervention={kind="noise", displacement=1, every=5, start=3}')
+    config = from_mapping({name: value}, source="set", base=CONFIG)
+    assert intervention_of(config).displacement == 1.0
+    (tmp_path / "run.toml").write_text(config.to_toml())
+    assert from_toml(tmp_path / "run.toml").intervention == config.intervention
+    assert RunConfig.from_json(config.to_json()) == config
+    assert intervention_of(CONFIG) is None
