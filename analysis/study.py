@@ -22,7 +22,10 @@ class Measured:
 
 
 class Study(Protocol):
-    """A module in analysis/studies; its figure is `draw(measured)` in analysis/figures/study_<name>.py."""
+    """A module in analysis/studies; its figure is `draw(measured)` in analysis/figures/study_<name>.py.
+
+    One whose measurement takes long at paper scale may tell how long: `measuring_seconds(scale) -> float`.
+    """
 
     TITLE: str
     SOURCE: str  # author, year, arXiv

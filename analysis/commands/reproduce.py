@@ -19,7 +19,7 @@ from ...runs.cluster import on_cluster
 from ..atlas import accepted, collect, markdown, measured, rows
 from ..claim import Scale
 from ..pilot import expected_seconds
-from ..reproduction import Reproduction, keep, reproduce, result_path, studies, training
+from ..reproduction import Reproduction, keep, reproduce, result_path, studies, study, training
 from .bar import Progress, progress
 from .output import print_json, print_table
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    study: Annotated[str | None, tyro.conf.Positional] = None,
+    name: Annotated[str | None, tyro.conf.Positional] = None,
     /,
     *,
     all: bool = False,
@@ -47,7 +47,7 @@ def command(
     (at paper scale STUDY-paper.json) with claims and findings, and the figure as PNG and PDF.
 
     Args:
-        study: name of the study; without it, those there are.
+        name: of the study; without it, those there are.
         all: every study, then the atlas of all that is kept in OUT.
         scale: quick takes minutes; paper trains the paper's own grid, and says first how long that takes.
         out: folder of runs, findings and figures.
@@ -58,25 +58,25 @@ def command(
         quiet: show no progress bar.
         json: print one JSON object instead of a table.
     """
-    if all == (study is not None):
+    if all == (name is not None):
         raise ValueError(f"give one study or --all; there are {', '.join(studies())}")
     if released_data is not None and not released_data.is_dir():
         raise ValueError(f"released_data={str(released_data)!r} is no folder; give the one with the files")
-    names = studies() if all else (str(study),)
+    names = studies() if all else (str(name),)
     show = progress(quiet=quiet)
     found: list[Reproduction] = []
     failed = {}
     with on_cluster(scheduler) if scheduler else nullcontext():
-        for name in names:
-            words = _words(name, scale, released_data)
+        for one in names:
+            words = _words(one, scale, released_data)
             try:
-                found.append(_one(name, words, scale, out, released_data, jobs, show))
+                found.append(_one(one, words, scale, out, released_data, jobs, show))
             except Exception as error:  # one study must not stop the others
                 if not all or os.environ.get("GROKSCOPE_TRACEBACK"):
                     raise
-                failed[name] = str(error)
-                print(f"grokscope: study {name} failed: {error}", file=sys.stderr)
-    for message in (message for one in found for message in one.failed_runs):
+                failed[one] = str(error)
+                print(f"grokscope: study {one} failed: {error}", file=sys.stderr)
+    for message in (message for each in found for message in each.failed_runs):
         print(f"grokscope: run failed: {message}", file=sys.stderr)
     page = _write_atlas(atlas, out, f"grokscope reproduce --all --scale {scale}") if all else None
     _report(found, page, failed, json)
@@ -98,15 +98,16 @@ def _one(
 
 
 def _announce(name: str, home: Path, jobs: int) -> None:
-    """Say how long training will take before it begins."""
-    runs = training(name, "paper")
-    hours = expected_seconds(runs, home, jobs=jobs) / 3600
-    print(
-        f"{name}: {len(runs)} runs, at most {hours:.2g} hours of training by a pilot; "
-        "the same command goes on after an interruption",
-        file=sys.stderr,
-        flush=True,
-    )
+    """Say how long it will take before it begins."""
+    runs, module = training(name, "paper"), study(name)
+    parts = []
+    if runs:
+        hours = expected_seconds(runs, home, jobs=jobs) / 3600
+        parts.append(f"{len(runs)} runs, at most {hours:.2g} hours of training")
+    if hasattr(module, "measuring_seconds"):
+        parts.append(f"about {module.measuring_seconds('paper') / 3600:.2g} hours of measuring")
+    text = ", ".join(parts) or "no runs to train"
+    print(f"{name}: {text}, by a pilot; the same command goes on after an interruption", file=sys.stderr)
 
 
 def _draw(name: str, answers: Measured, stem: Path) -> None:

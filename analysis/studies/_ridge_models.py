@@ -50,6 +50,10 @@ class Network:
     steps: int
     ridges: tuple[float, ...] = (0.05, 0.1, 0.2)
 
+    def last(self, ridge: float) -> int:
+        """The number of steps at a λ."""
+        return round(self.steps * self.ridges[0] / ridge)
+
 
 def one_cell(cell: Setting, seed: int) -> tuple[float, ...]:
     """(t1, t2, bound on t1, on t2, Gaussian and deterministic bound on t2, final loss, zero predictor's)."""
@@ -89,15 +93,20 @@ def feature_times(seed: int, *, features: int = 10_000, fresh: int = 2000) -> Ar
     return np.array([(_known(r.memorization_step(EPS)), _known(r.generalization_step(EPS))) for r in runs])
 
 
-def two_layer(network: Network, ridge: float, seeds: Sequence[int]) -> Curves:
-    """Descent of both layers to zero from a ~ N(0, 1), w ~ N(0, 1/(dm)), one network for each seed."""
+def two_layer(
+    network: Network, ridge: float, seeds: Sequence[int], *, at: Sequence[int] | None = None
+) -> Curves:
+    """Descent of both layers to zero from a ~ N(0, 1), w ~ N(0, 1/(dm)), one network for each seed.
+
+    It is measured after `at` steps, by default at 600 of them evenly in their logarithm.
+    """
     width, size = network.width, network.inputs
     drawn = [_drawn(width, size, seed) for seed in seeds]
     inner, outer, inputs, fresh = (torch.stack(part) for part in zip(*drawn, strict=True))
-    last = round(network.steps * network.ridges[0] / ridge)
-    at = np.unique(np.geomspace(1, last, 600).round().astype(int)).tolist()
+    if at is None:
+        at = [0, *np.unique(np.geomspace(1, network.last(ridge), 600).round().astype(int)).tolist()]
     ridges = torch.full((len(drawn),), ridge, dtype=torch.float64)
-    return descend(Networks(inner, outer), inputs, fresh, lr=network.lr, ridge=ridges, at=[0, *at])
+    return descend(Networks(inner, outer), inputs, fresh, lr=network.lr, ridge=ridges, at=at)
 
 
 def network_times(curves: Curves) -> Array:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,17 @@ def spec(scale: Scale) -> Mapping[str, Any]:
     return {}
 
 
+def measuring_seconds(scale: Scale) -> float:
+    """How long `measure` takes, from one draw of the default cell and some steps of the networks."""
+    linear, networks = (range(count) for count in SEEDS[scale])
+    network = NETWORKS[scale]
+    steps = sum(map(network.last, network.ridges))
+    each = _seconds(lambda: two_layer(network, network.ridges[0], networks, at=[20])) / 20
+    cells = (len(RIDGES) + 1 + len(VARIANCES) + len(SAMPLES)) * len(linear)
+    draws = _seconds(lambda: one_cell(Setting(samples=400), 0)) * cells
+    return steps * each + draws + _seconds(lambda: feature_times(0)) * len(networks)
+
+
 def measure(
     folder: Path, *, scale: Scale, released_data: Path | None = None, progress: Progress = identity
 ) -> Measured:
@@ -263,6 +275,12 @@ def _network_evidence(times: Array, network: Network) -> str:
         f"on average; t2/t1 from {np.nanmin(times[:, :, 1] / times[:, :, 0]):.1f}. The start is ours: the "
         "paper's is not stated in the parts at hand"
     )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.monotonic()
+    work()
+    return time.monotonic() - started
 
 
 def _if(holds: NDArray[np.bool_], then: Interpretation = "supported") -> Interpretation:
