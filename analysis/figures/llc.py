@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from ...geometry.llc_null import quadratic_null
 from ...geometry.spectrum import SpectralDensity
 from ...runs.milestones import Milestones, milestones
 from ..llc import LLCCurve
-from .style import COLORS, legend_above, log_values, mark_milestones, panels, row_or_column, step_axis
+from .style import (
+    COLORS,
+    MILESTONE_MARKS,
+    legend_above,
+    log_values,
+    mark_milestones,
+    panels,
+    row_or_column,
+    step_axis,
+)
 
 if TYPE_CHECKING:
     from ...runs.store import Run
@@ -85,9 +94,8 @@ def _estimates(
     for verdict, (marker, filled) in _MARKS.items():
         at = np.array([each == verdict for each in verdicts])
         face = color if filled else "white"
-        axes.plot(
-            steps[at], value[at], marker, color=color, markersize=4, markerfacecolor=face, linestyle="none"
-        )
+        (marks,) = axes.plot(steps[at], value[at], marker, color=color, markersize=4, linestyle="none")
+        marks.set(markerfacecolor=face, clip_on=not at.any())  # unclipped, no marks would take up room
 
 
 def _finish(axes: Axes, result: LLCCurve, milestones: Milestones | None, *, labels: bool, label: str) -> None:
@@ -96,6 +104,10 @@ def _finish(axes: Axes, result: LLCCurve, milestones: Milestones | None, *, labe
         if name in result.verdict:
             face = "black" if filled else "white"
             axes.plot([], [], marker, color="black", markerfacecolor=face, markersize=4, label=name)
+    for name, (_, fill) in MILESTONE_MARKS.items() if labels else ():
+        if getattr(milestones, name, None) is not None:
+            (mark,) = axes.plot([], [], "v", color=COLORS[name], markersize=3.5, label=name)
+            mark.set(fillstyle=fill, markeredgewidth=0.7)
     axes.set_ylabel(label)
     step_axis(axes, result.steps)
     legend_above(axes, columns=3)
@@ -138,9 +150,18 @@ def plot_sensitivity(result: LLCCurve, axes: Axes) -> None:
     own = result.localization[at], result.llc[at], 2 * result.stderr[at]
     axes.errorbar(*own, fmt="s", color=_PUBLISHED, markersize=4, capsize=1.5, label="this run")
     log_values(axes, which="x")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _scientific(value)))
     axes.set_xlabel(r"localization $\gamma$")
     axes.set_ylabel(rf"$\hat\lambda$ at step {result.sensitivity_at}")
     legend_above(axes, columns=3)
+
+
+def _scientific(value: float) -> str:
+    """Like 2·10⁵; values below a thousand as they are."""
+    if value < 1000:
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return rf"{mantissa}$\cdot$10$^{{{int(exponent)}}}$"
 
 
 def _quadratic(result: LLCCurve, at: int, localizations: Array) -> Array:

@@ -48,12 +48,12 @@ def plot_spectrum(result: SpectrumCurve, axes: Axes, *, milestones: Milestones |
     color, steps, k = COLORS["spectrum"], result.steps, result.largest.shape[1]
     for i in range(k):
         label = f"$\\lambda_1$ to $\\lambda_{{{k}}}$" if i == 0 else None
-        axes.plot(
-            steps, result.largest[:, i], "o-", color=color, alpha=1 - 0.6 * i / k, linewidth=1.0, label=label
-        )
+        (drawn,) = axes.plot(steps, result.largest[:, i], "o-", color=color, linewidth=1.0, label=label)
+        drawn.set(alpha=1 - 0.6 * i / k, clip_on=False)
     axes.fill_between(steps, result.largest[:, 0], result.edges[:, 0], color=color, alpha=0.25, linewidth=0)
     low, limit = result.smallest[:, 0], result.edges[:, k]
-    axes.plot(steps, low, "o-", color=COLORS["train"], label="$\\lambda_{min}$", linewidth=1.0)
+    (drawn,) = axes.plot(steps, low, "o-", color=COLORS["train"], linewidth=1.0, label="$\\lambda_{min}$")
+    drawn.set(clip_on=False)
     axes.fill_between(steps, limit, low, color=COLORS["train"], alpha=0.25, linewidth=0, label="95 % limits")
     axes.plot(steps, result.trace, ":", color=COLORS["null"], label="trace", linewidth=1.0)
     _plot_ceilings(result, axes)
@@ -71,7 +71,8 @@ def plot_gates(result: SpectrumCurve, axes: Axes, *, milestones: Milestones | No
         ratios = result.gates[:, g]
         shown = np.isfinite(ratios)
         if shown.any():
-            axes.plot(result.steps[shown], ratios[shown], line, color=color, linewidth=width, label=name)
+            (drawn,) = axes.plot(result.steps[shown], ratios[shown], line, color=color, label=name)
+            drawn.set(linewidth=width, clip_on=False)
     axes.axhline(1, color="black", linewidth=0.7)
     if (result.gates[np.isfinite(result.gates)] > 0).all():
         log_values(axes)
