@@ -31,18 +31,20 @@ def draw(measured: Measured) -> Figure:
 
 
 def plot_construction(measured: Measured, axes: Axes) -> None:
-    """Accuracy of networks built from random phases over their size; crosses are the published table."""
+    """Accuracy of networks built from random phases over their size; circles are the published table."""
     units, built = measured.arrays["units"], measured.arrays["built"]
     for n, (kind, color, marker) in enumerate(_KINDS):
         mean, spread = built[..., n].mean(1), built[..., n].std(1)
         axes.errorbar(
-            units, mean, spread, color=COLORS[color], marker=marker, markersize=3.5, linewidth=0.9, label=kind
+            units, mean, spread, color=COLORS[color], marker=marker, markersize=2.5, linewidth=0.9, label=kind
         )
-        axes.plot(units, _PUBLISHED[n], "x", color="black", markersize=4, markeredgewidth=0.8)
+        axes.plot(
+            units, _PUBLISHED[n], "o", color="black", markersize=7, markeredgewidth=0.6, fillstyle="none"
+        )
     axes.set_xscale("log")
     axes.set_xticks(units, [str(number) for number in units])
     axes.minorticks_off()
-    axes.set_xlabel("hidden units (× published)")
+    axes.set_xlabel("hidden units (circles: published)")
     axes.set_ylabel("accuracy of built networks")
     legend_above(axes, columns=1)
 
@@ -62,7 +64,7 @@ def plot_extraction(measured: Measured, axes: Axes) -> None:
     step_axis(axes, np.unique(arrays["steps"]))
     axes.set_ylim(-0.03, 1.03)
     axes.set_ylabel("test accuracy, read waves")
-    axes.annotate("dotted: the network itself", (0.03, 0.1), xycoords="axes fraction", fontsize=6.5)
+    axes.annotate("dotted: the network itself", (0.03, 0.9), xycoords="axes fraction", fontsize=6.5)
     legend_above(axes, columns=1)
 
 
@@ -75,7 +77,7 @@ def plot_phase_sum(measured: Measured, axes: Axes) -> None:
     axes.set_xticks(range(3), ["start", "saturation", "end"])
     axes.set_xlim(-0.2, 2.2)
     axes.set_ylim(-0.35, 1.05)
-    axes.set_ylabel("mean cos(φ_out − φ_a − φ_b)")
+    axes.set_ylabel(r"mean $\cos(\phi_{out} - \phi_a - \phi_b)$")
 
 
 def _arm(noise: float) -> tuple[str, str]:

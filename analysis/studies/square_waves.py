@@ -264,8 +264,8 @@ def _final_findings(rows: Sequence[Extraction], scale: Scale) -> tuple[Finding, 
     rule: Interpretation = (
         "supported" if _agreement(noisy, 2) > 0.5 and abs(_agreement(random, 2)) < 0.2 else "qualified"
     )
-    sums = _values([row.structured_correlation for row in clean])
-    wave = _values([row.nearer for row in clean])
+    sums = _values([row.structured_correlation if row.structured >= FEW else np.nan for row in clean])
+    wave = _values([row.nearer if row.structured >= FEW else np.nan for row in clean])
     settled: Interpretation = "supported" if enough else "undecided"
     units_note = f"{count}; distance in units of half the step and of the phase, the paper states none"
     return (
