@@ -87,12 +87,18 @@ def progress_along(
     forward pass over all pairs for each, no gradients.
 
     Raises:
-        ValueError: the run has no configuration, or one of another task; see `all_pairs`.
+        ValueError: the run has no configuration, or one of another task (see `all_pairs`), or `objective`
+            is not over all pairs.
     """
     if run.config is None:
         raise ValueError(f"run={str(run.path)!r} has no configuration; progress needs a known modular task")
     pairs = all_pairs(run.config)
     objective = _objective(run) if objective is None else objective
+    if objective.num_samples != len(pairs.answers):
+        raise ValueError(
+            f"objective has {objective.num_samples} samples; all {len(pairs.answers)} pairs of the task are "
+            "needed, in its order"
+        )
     indices = choose(run, count=min(40, len(run.steps))) if snapshots is None else np.unique(snapshots)
     keys = _keys(objective, pairs, run.theta(int(indices[-1])), factor)
     question = Question(objective, pairs, keys)

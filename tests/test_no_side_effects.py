@@ -34,6 +34,7 @@ FAST = {
     "surface_along": {"size": 4, "points": 4},
     "llc_along": {"num_draws": 20, "burn_in": 5, "num_chains": 2},
 }
+OVER_ALL_SAMPLES = {"progress_along"}  # the others are asked about the training samples
 
 
 def analyses():
@@ -69,11 +70,13 @@ class Users(nn.Module):
 
 
 @pytest.fixture
-def users(path):
+def users(path, request):
     """(model, objective, run) with gradients, a frozen part and moved running means."""
     task = make_task(CONFIG)
     model = Users(make_model(CONFIG, task))
-    inputs, targets = task.inputs[task.train], task.targets[task.train]
+    name = getattr(request.node, "callspec", None) and request.node.callspec.params["name"]
+    samples = slice(None) if name in OVER_ALL_SAMPLES else task.train
+    inputs, targets = task.inputs[samples], task.targets[samples]
     nn.functional.cross_entropy(model(inputs), targets).backward()
     model.inner.train(), model.norm.eval(), model.dropout.eval()
     run = Run.open(path)
