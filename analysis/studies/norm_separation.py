@@ -166,10 +166,13 @@ def _norms(
     scale = arms["embedding"]
     moved = slopes(np.log(table(scale, "start")), np.log(table(scale, "norm_memorized")))
     early = np.median([np.log(run.start / run.norm_memorized) / (run.decay * run.memorized) for run in every])
+    tuned = arms["tuned sgd"][0]
+    counter = [run for run in tuned if run.delay > 0 and run.norm_end >= run.norm_memorized]
     below = sum(run.norm_generalized < run.norm_memorized for run in every)
     necessity = (
         "V falls from step 0 on, whether a run generalizes or not, so it says little; at generalization V is "
-        f"below V_mem in {below} of {len(every)} runs"
+        f"below V_mem in {below} of {len(every)} runs. Of the runs of tuned SGD that generalize, {len(counter)} "
+        f"of {sum(run.delay > 0 for run in tuned)} have V_post ≥ V_mem"
     )
     if theirs is not None:
         necessity += f". Their released λ sweep has {theirs['violations']:.0f} runs with V_post ≥ V_mem"
@@ -181,7 +184,7 @@ def _norms(
          f"{rate.mean() / 2:.2f}"),
         (at_end, "not supported" if at_end.mean() > 1.25 else "supported",
          "V_post is measured 2/(ηλ) steps after generalization; the norm goes on falling until then"),
-        (shares, "qualified", necessity),
+        (shares, "not supported" if counter else "qualified", necessity),
         (moved, "not supported" if abs(moved.mean()) > 0.1 else "supported",
          "V_mem is what decay has left of V at step 0: "
          f"ln(V_0/V_mem)/(2ηλ T_mem) is {early:.2f} in the median"),
