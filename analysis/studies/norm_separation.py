@@ -171,8 +171,8 @@ def _norms(
     below = sum(run.norm_generalized < run.norm_memorized for run in every)
     necessity = (
         "V falls from step 0 on, whether a run generalizes or not, so it says little; at generalization V is "
-        f"below V_mem in {below} of {len(every)} runs. Of the runs of tuned SGD that generalize, {len(counter)} "
-        f"of {sum(run.delay > 0 for run in tuned)} have V_post ≥ V_mem"
+        f"below V_mem in {below} of {len(every)} runs. Of the runs of tuned SGD that generalize late, "
+        f"{len(counter)} of {sum(run.delay > 0 for run in tuned)} have V_post ≥ V_mem"
     )
     if theirs is not None:
         necessity += f". Their released λ sweep has {theirs['violations']:.0f} runs with V_post ≥ V_mem"
