@@ -72,23 +72,23 @@ def accepted(claim: Claim) -> str:
     return f"{claim.low:.4g} to {claim.high:.4g}"
 
 
-def markdown(found: Sequence[Reproduction], *, figures: Mapping[str, str], command: str) -> str:
+def markdown(found: Sequence[Reproduction], *, figures: Mapping[str, str]) -> str:
     """The page: one table of all claims, then each study with its figure, statistics and controls.
 
     `figures` has the link of each study's picture, where there is one.
     """
     table = rows(found)
     sections = [_section(one, table, figures.get(one.study)) for one in found]
-    return "\n".join([*_head(found, command), *_overview(table), *sections]) + "\n"
+    return "\n".join([*_head(found), *_overview(table), *sections]) + "\n"
 
 
-def _head(found: Sequence[Reproduction], command: str) -> list[str]:
+def _head(found: Sequence[Reproduction]) -> list[str]:
     counted = sum(len(one.claims) for one in found)
     return [
         "# Atlas of claims",
         "",
         f"{counted} claims of {len(found)} papers, each checked by one command. Written by "
-        f"`{command}`; don't edit it by hand.",
+        "`grokscope reproduce --all`; don't edit it by hand.",
         "",
         "**Number**: the paper's number by its own definition, against a range that was fixed before the "
         "runs. At paper scale a claim is *reproduced* if the 95 % interval (Student's t over at least five "

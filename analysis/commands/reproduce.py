@@ -35,6 +35,7 @@ def command(
     scale: Scale = "quick",
     out: Path = Path("out/studies"),
     atlas: Path = Path("docs/atlas.md"),
+    kept: bool = False,
     released_data: Path | None = None,
     jobs: int = 1,
     scheduler: str | None = None,
@@ -52,6 +53,7 @@ def command(
         scale: quick takes minutes; paper trains the paper's own grid, and says first how long that takes.
         out: folder of runs, findings and figures.
         atlas: file of the atlas that --all writes; its figures go to a folder of its name.
+        kept: with --all, measure nothing and write the atlas of what OUT holds.
         released_data: folder with the files that the paper's authors published.
         jobs: runs at a time, each with one thread.
         scheduler: address of a Dask scheduler (tcp://...) whose workers train instead.
@@ -62,31 +64,31 @@ def command(
         raise ValueError(f"give one study or --all; there are {', '.join(studies())}")
     if released_data is not None and not released_data.is_dir():
         raise ValueError(f"released_data={str(released_data)!r} is no folder; give the one with the files")
-    names = studies() if all else (str(name),)
-    show = progress(quiet=quiet)
+    if kept and not all:
+        raise ValueError("--kept writes the atlas of what is kept; give it with --all")
     found: list[Reproduction] = []
-    failed = {}
-    with on_cluster(scheduler) if scheduler else nullcontext():
-        for one in names:
-            words = _words(one, scale, released_data)
-            try:
-                found.append(_one(one, words, scale, out, released_data, jobs, show))
-            except Exception as error:  # one study must not stop the others
-                if not all or os.environ.get("GROKSCOPE_TRACEBACK"):
-                    raise
-                failed[one] = str(error)
-                print(f"grokscope: study {one} failed: {error}", file=sys.stderr)
+    failed: dict[str, str] = {}
+    if not kept:
+        with on_cluster(scheduler) if scheduler else nullcontext():
+            for one in studies() if all else (str(name),):
+                try:
+                    found.append(_one(one, scale, out, released_data, jobs, progress(quiet=quiet)))
+                except Exception as error:  # one study must not stop the others
+                    if not all or os.environ.get("GROKSCOPE_TRACEBACK"):
+                        raise
+                    failed[one] = str(error)
+                    print(f"grokscope: study {one} failed: {error}", file=sys.stderr)
     for message in (message for each in found for message in each.failed_runs):
         print(f"grokscope: run failed: {message}", file=sys.stderr)
-    page = _write_atlas(atlas, out, f"grokscope reproduce --all --scale {scale}") if all else None
-    _report(found, page, failed, json)
+    page = _write_atlas(atlas, out) if all else None
+    _report(found or collect(out)[0], page, failed, json)
     return 1 if failed else 0
 
 
 def _one(
-    name: str, words: str, scale: Scale, out: Path, released_data: Path | None, jobs: int, show: Progress
+    name: str, scale: Scale, out: Path, released_data: Path | None, jobs: int, show: Progress
 ) -> Reproduction:
-    home = out / name / scale
+    home, words = out / name / scale, _words(name, scale, released_data)
     if scale == "paper":
         _announce(name, home, jobs)
     found, answers = reproduce(
@@ -120,7 +122,7 @@ def _draw(name: str, answers: Measured, stem: Path) -> None:
         save_figure(import_module(module, __package__).draw(answers), stem)
 
 
-def _write_atlas(path: Path, out: Path, words: str) -> Path:
+def _write_atlas(path: Path, out: Path) -> Path:
     found, stale = collect(out)
     for message in stale:
         print(f"grokscope: {message}", file=sys.stderr)
@@ -132,7 +134,7 @@ def _write_atlas(path: Path, out: Path, words: str) -> Path:
         if picture.exists():
             shutil.copyfile(picture, pictures / f"{one.study}.png")
             links[one.study] = f"{pictures.name}/{one.study}.png"
-    path.write_text(markdown(found, figures=links, command=words), encoding="utf-8")
+    path.write_text(markdown(found, figures=links), encoding="utf-8")
     return path
 
 

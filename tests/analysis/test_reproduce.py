@@ -113,6 +113,15 @@ def test_the_atlas_has_a_row_for_each_claim(toys, tmp_path, capsys):
     assert f"atlas: {page}" in capsys.readouterr().out
 
 
+def test_the_atlas_of_what_is_kept_measures_nothing(toys, tmp_path, monkeypatch, capsys):
+    run_it(tmp_path, "toy-study")
+    monkeypatch.setattr(command, "reproduce", None)
+    page = tmp_path / "atlas.md"
+    assert run_it(tmp_path, "--all", "--kept", "--atlas", str(page)) == 0
+    assert "| [toy-study]" in page.read_text()
+    assert run_it(tmp_path, "toy-study", "--kept") == 2
+
+
 def test_one_failing_study_stops_no_other(toys, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "studies", lambda: ("toy-study", "missing"))
     page = tmp_path / "atlas.md"
