@@ -219,14 +219,22 @@ def principal_angles(first: NDArray[Any], second: NDArray[Any]) -> Array:
 
 
 def _steps(snapshots: Blocks) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
-    """(columns, θ_i - θ_{i-1} (T - 1, w), θ_0 (w,)); float32 for many float32 snapshots, else float64."""
+    """(columns, θ_i - θ_{i-1} (T - 1, w), θ_0 (w,)); float32 for many float32 snapshots, else float64.
+
+    The next columns overwrite the arrays: fresh memory would cost more than the arithmetic.
+    """
+    values = steps = np.empty((0, 0))
     for where, block in snapshots(_width(snapshots)):
         single = block.dtype == np.float32 and len(block) > _MANY
         for start in range(where.start, where.stop, _COLUMNS):
             stop = min(start + _COLUMNS, where.stop)
-            values = block[:, start - where.start : stop - where.start]
-            values = values if single else values.astype(np.float64)
-            yield slice(start, stop), np.diff(values, axis=0), values[0]
+            part = block[:, start - where.start : stop - where.start]
+            if values.shape != part.shape:
+                values = np.empty(part.shape, np.float32 if single else np.float64)
+                steps = np.empty_like(values[1:])
+            np.copyto(values, part)
+            np.subtract(values[1:], values[:-1], out=steps)
+            yield slice(start, stop), steps, values[0]
 
 
 def _nothing(count: int) -> list[Any]:

@@ -155,9 +155,9 @@ class Run:
     def columns(self, width: int, *, indices: Sequence[int] | None = None) -> Iterator[Block]:
         """Coordinates of all snapshots, `width` at a time: pairs of slice and fresh array (T, width).
 
-        Memory for two blocks, of which a thread reads the next. With `indices`, only these snapshots, in
-        that order. Rows not read before are hashed on the way, and a damaged one is reported after the last
-        block.
+        Memory for four blocks: one is used while a thread hashes the next and another reads the one after.
+        With `indices`, only these snapshots, in that order. Rows read before are not hashed again; a
+        damaged one is reported after the last block.
 
         Raises:
             ValueError: a width below 1, no such snapshot, or (as DamageError) a damaged segment.
@@ -170,7 +170,8 @@ class Run:
         for piece in {piece for piece, _ in chosen}:  # damage is reported before anything is allocated
             with opened(self.path, piece):
                 pass
-        yield from _one_ahead(self._blocks(chosen, width))
+        read = _one_ahead(self._blocks(chosen, width))
+        yield from _one_ahead(self._hashed(chosen, read))
 
     @property
     def second_moment_steps(self) -> NDArray[np.int64]:
@@ -195,10 +196,13 @@ class Run:
         return out
 
     def _blocks(self, chosen: Sequence[tuple[Piece, int]], width: int) -> Iterator[Block]:
-        hashers = [None if (p.file, k) in self._checked else hashlib.sha256() for p, k in chosen]
         for start in range(0, self.table.size, width):
             where = slice(start, min(start + width, self.table.size))
-            block = self._block(chosen, where)
+            yield where, self._block(chosen, where)
+
+    def _hashed(self, chosen: Sequence[tuple[Piece, int]], blocks: Iterator[Block]) -> Iterator[Block]:
+        hashers = [None if (p.file, k) in self._checked else hashlib.sha256() for p, k in chosen]
+        for where, block in blocks:
             for row, hasher in zip(block, hashers, strict=True):
                 if hasher is not None:
                     hasher.update(byte_view(row))

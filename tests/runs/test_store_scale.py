@@ -6,8 +6,7 @@ import time
 
 import numpy as np
 from fake_trainer import SIZE, TABLE
-from grokscope.runs import buffer
-from grokscope.runs import writer as writer_module
+from grokscope.runs import buffer, pace
 from grokscope.runs.store import Run, RunWriter
 
 
@@ -35,7 +34,7 @@ def test_twenty_thousand_appends_do_not_slow_down(tmp_path, monkeypatch):
 def test_commits_come_after_bytes_or_time(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     now = 0.0
-    monkeypatch.setattr(writer_module, "monotonic", lambda: now)
+    monkeypatch.setattr(pace, "monotonic", lambda: now)
     row = np.zeros(SIZE, np.float32)
     with RunWriter.create(tmp_path, None, TABLE, commit_bytes=3 * row.nbytes) as writer:
         for step, due in enumerate((False, False, True)):
