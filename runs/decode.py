@@ -47,6 +47,10 @@ def load_index(folder: Path) -> Index:
         data = read_file(file, MAX_INDEX)
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no run (there is no {INDEX_NAME} in it)") from None
+    except NotADirectoryError:
+        raise ValueError(
+            f"{folder} is a file; give a run's folder (a packed run is for other programs)"
+        ) from None
     return decode(data, str(file))
 
 

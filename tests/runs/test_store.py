@@ -300,6 +300,11 @@ def test_pack_makes_one_contiguous_file(run, tmp_path):
         Run.open(path.parent)
 
 
+def test_a_packed_run_is_no_folder(run, tmp_path):
+    with pytest.raises(ValueError, match="is a file; give a run's folder"):
+        Run.open(pack(run, tmp_path / "run.h5"))
+
+
 def test_pack_leaves_nothing_when_a_segment_is_missing(run, tmp_path):
     next((run.path / "segments").iterdir()).unlink()
     with pytest.raises(ValueError, match="missing"):
