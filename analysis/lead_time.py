@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NAME = "onset"
 THRESHOLD = 0.9  # of the published lead times
-_COUNT = 32  # snapshots up to generalization
+_COUNT = 20  # snapshots up to generalization
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Calibrated:
 def onset_curve(run: Run) -> CommutatorCurve:
     """The commutators that onsets are read from, kept beside the run as `commutator-onset.h5`.
 
-    At up to 32 snapshots: the first ones, then even in the step, to generalization or the end.
+    At up to 20 snapshots: the first ones, then even in the step, to generalization or the end.
     """
     from .commutator import CommutatorCurve, commutator_along
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from .lead_time import THRESHOLD, Course, LeadTime
+from .onset import CALIBRATED
+
+_FACTORS = {name.replace("_", " "): factor for name, factor in CALIBRATED.items()}
 
 
 def page(found: Sequence[LeadTime], courses: Sequence[Course]) -> str:
@@ -30,6 +33,11 @@ def page(found: Sequence[LeadTime], courses: Sequence[Course]) -> str:
         "**Onset on t**: slope of log onset on log t over all runs, 0 for a constant one. **Within cells**: "
         "censored regression with an intercept per learning rate, with its 95 % interval, beside the slopes "
         "of onsets shuffled within cells; it is what an onset knows beyond the learning rate.",
+        "",
+        "An exact signal sets in when it exceeds its first value so many times for 100 steps as at most one "
+        f"in 20 runs on random labels does ({', '.join(f'{k} {v:.3g}' for k, v in _FACTORS.items())}; "
+        "`grokscope lead out/early_warning_control --calibration`). The published rule, ten times the median "
+        "of the first three float32 values and above 20, has no such bound.",
         "",
         "| onset | leads | α | R² | α of a constant onset | its R² | onset on t | within cells | shuffled |",
         "|---|---|---|---|---|---|---|---|---|",

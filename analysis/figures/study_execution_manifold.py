@@ -83,7 +83,7 @@ def plot_energy(measured: Measured, axes: Axes) -> None:
 
 def plot_arms(measured: Measured, axes: Axes) -> None:
     """Generalization time of each arm over that of the undisturbed run; runs that never do at the edge."""
-    ratio = measured.arrays["arms"] / measured.arrays["before"]
+    ratio = measured.arrays["arms"][..., 0] / measured.arrays["before"]
     edge = 1.15 * max(float(np.nanmax(ratio, initial=1.0)), 1.5)
     axes.axvline(1, color=_NULL, linewidth=0.8)
     for k, row in enumerate(ratio):

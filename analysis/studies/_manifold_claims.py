@@ -32,7 +32,7 @@ CLAIMS = (
         "12 of 12 at learning rate 1e-3",
         "lead-time table",
         "order",
-        "share of runs (operations, learning rates) whose onset by the published rule on float32 defects "
+        "share of learning rates at which the onset by the published rule on float32 defects "
         "comes before test accuracy .9, one for each seed",
         0.99,
         1.0,

@@ -106,18 +106,28 @@ def orthogonality(run: Run, other: Run, *, points: int = 6) -> Array:
     return np.array(found)
 
 
-def intervened(parent: Path, name: str, *, at: int, steps: int, home: Path) -> float:
-    """Generalization step of one arm, nan for none; its run is kept in `home`."""
+def intervened(parent: Path, name: str, *, at: int, steps: int, home: Path) -> tuple[float, float]:
+    """Generalization step of one arm (nan for none) and its dose, see `dose`; its run is kept in `home`."""
     torch.set_num_threads(1)
     run, changes = Run.open(parent), dict(ARMS[name])
     folder = home / f"{parent.name}-{''.join(c if c.isalnum() else '-' for c in name)}"
     if (folder / "run.h5").exists() and Run.open(folder).finished:
-        return generalized(Run.open(folder), 0.98)
+        return generalized(Run.open(folder), 0.98), dose(Run.open(folder), run, at)
     settings: dict[str, Any] = {"steps": steps, "snapshot_every": steps}
     if changes:
         settings["intervention"] = {"start": at, **changes}
     seed = None if changes or run.config is None else run.config.seed + 10_000
-    return generalized(branch(run, folder, at=at, changes=settings, batch_seed=seed), 0.98)
+    found = branch(run, folder, at=at, changes=settings, batch_seed=seed)
+    return generalized(found, 0.98), dose(found, run, at)
+
+
+def dose(arm: Run, parent: Run, at: int, *, window: int = 200) -> float:
+    """Mean displacement ‖Δθ‖ per step in the window after the branch, over that of the parent."""
+    lengths = []
+    for run in (arm, parent):
+        steps, values = run.metrics["update_norm"]
+        lengths.append(float(np.mean(values[(steps > at) & (steps <= at + window)])))
+    return lengths[0] / lengths[1]
 
 
 def generalized(run: Run, threshold: float) -> float:

@@ -65,7 +65,8 @@ def test_findings_answer_the_claims_in_order(folder: Path, monkeypatch: pytest.M
     found = study.measure(folder, scale="quick", released_data=None, progress=identity)
     assert [f.claim for f in found.findings] == [claim.name for claim in study.CLAIMS]
     assert all(f.evidence and len(f.values) == 2 for f in found.findings)
-    assert found.arrays["arms"].shape == (len(rows.ARMS), 2)
+    assert found.arrays["arms"].shape == (len(rows.ARMS), 2, 2)
+    assert found.arrays["arms"][1, :, 1].max() != 1.0
     assert found.arrays["components"].shape == (3, 2, 4)
     assert len(draw(found).axes) == 4
     # Nothing generalizes in 60 steps, and the arms are kept: a second call only reads.
