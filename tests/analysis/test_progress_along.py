@@ -219,3 +219,10 @@ def test_what_does_not_apply_is_no_failure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(every, "ANALYSES", {"progress": "", "weights": "", "all": ""})
     assert main(["analyze", "all", str(path)]) == 0
     assert "== progress" not in capsys.readouterr().out
+
+
+def test_processes_change_nothing(tmp_path):
+    run = Run.open(tiny())
+    one, two = (progress_along(run, snapshots=[0, 5, 9], jobs=jobs, directory=tmp_path) for jobs in (1, 2))
+    for field in fields(ProgressCurve):
+        np.testing.assert_array_equal(getattr(one, field.name), getattr(two, field.name))
