@@ -278,6 +278,7 @@ def _grokking_findings(grok: Sequence[Row], still: Sequence[Row]) -> tuple[Findi
     pairs = [(a, b) for a in grok for b in still if a.seed == b.seed]
     gains = [_at(a, int(b.evaluated[-1])) - float(b.accuracy[-1]) for a, b in pairs]
     memory = f"memorized at {min(r.memorized or 0 for r in grok)} to {max(r.memorized or 0 for r in grok)}"
+    memory += f"; {np.isnan(late).sum()} of {len(late)} seeds were below .95 when training ended"
     pure = [np.mean([row.features[-1].participation for row in rows]) for rows in (grok, still)]
     without = np.mean([row.accuracy[-1] for row in still])
     mirror = (
