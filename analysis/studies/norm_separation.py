@@ -116,7 +116,7 @@ def _scalings(arms: Mapping[str, Sequence[Sequence[Passage]]]) -> tuple[Row, ...
         np.array([run.delay / run.law for run in every]),
     ))
     return (
-        (decays, _holds(decays, 0), f"T_mem hardly moves: its slope is {earlier:.2f}"),
+        (decays, _holds(decays, 0), f"the slope of ln T_mem is {earlier:.2f}"),
         (rates, _holds(rates, 1), f"with T_grok for the delay, as in their figure, {whole:.2f}"),
         (ratio, _holds(ratio, 2) if law < plain else "not supported",
          f"over all {len(every)} runs the standard deviation of ln T is {plain:.2f} once 1/(ηλ) is divided "
@@ -165,13 +165,14 @@ def _norms(
     shares = np.where(late, fell, 0).sum(0) / late.sum(0)
     scale = arms["embedding"]
     moved = slopes(np.log(table(scale, "start")), np.log(table(scale, "norm_memorized")))
-    early = np.median([np.log(run.start / run.norm_memorized) / (run.decay * run.memorized) for run in every])
+    spent = np.median([np.log(run.start / run.norm_memorized) / (run.decay * run.memorized) for run in every])
     tuned = arms["tuned sgd"][0]
     counter = [run for run in tuned if run.delay > 0 and run.norm_end >= run.norm_memorized]
+    early = sum(run.norm_memorized < run.start for run in every)
     below = sum(run.norm_generalized < run.norm_memorized for run in every)
     necessity = (
-        "V falls from step 0 on, whether a run generalizes or not, so it says little; at generalization V is "
-        f"below V_mem in {below} of {len(every)} runs. Of the runs of tuned SGD that generalize late, "
+        f"V falls before memorization too: below V at step 0 in {early} of {len(every)} runs, so it says little; at "
+        f"generalization it is below V_mem in {below}. Of the runs of tuned SGD that generalize late, "
         f"{len(counter)} of {sum(run.delay > 0 for run in tuned)} have V_post ≥ V_mem"
     )
     if theirs is not None:
@@ -186,8 +187,8 @@ def _norms(
          "V_post is measured 2/(ηλ) steps after generalization; the norm goes on falling until then"),
         (shares, "not supported" if counter else "qualified", necessity),
         (moved, "not supported" if abs(moved.mean()) > 0.1 else "supported",
-         "V_mem is what decay has left of V at step 0: "
-         f"ln(V_0/V_mem)/(2ηλ T_mem) is {early:.2f} in the median"),
+         "V_mem carries what decay has left of V at step 0: "
+         f"ln(V_0/V_mem)/(2ηλ T_mem) is {spent:.2f} in the median"),
     )  # fmt: skip
 
 
