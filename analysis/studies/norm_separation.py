@@ -35,7 +35,7 @@ ARMS: Mapping[Scale, Mapping[str, Sequence[Mapping[str, Any]]]] = {
         "embedding": ({"embedding_init_scale": 0.5}, _FIRST, {"embedding_init_scale": 1.5}),
         "sgd": ({"optimizer": "sgd", "steps": 1500},),
         "tuned sgd": ({"optimizer": "sgd", "momentum": 0.9, "lr": 0.1, "weight_decay": 1.5e-3,
-                       "steps": 7000, "stop_after_generalization": 200},),
+                       "clip": 1.0, "steps": 7000, "stop_after_generalization": 200},),
     },
     "paper": {
         "first": (_FIRST,),
@@ -45,7 +45,7 @@ ARMS: Mapping[Scale, Mapping[str, Sequence[Mapping[str, Any]]]] = {
         "embedding": ({"embedding_init_scale": 0.5}, _FIRST, {"embedding_init_scale": 1.5}),
         "sgd": ({"optimizer": "sgd", "steps": 50_000},),
         "tuned sgd": ({"optimizer": "sgd", "momentum": 0.9, "lr": 0.1, "weight_decay": 1e-3,
-                       "steps": 50_000, "stop_after_generalization": 200},),
+                       "clip": 1.0, "steps": 50_000, "stop_after_generalization": 200},),
     },
 }  # fmt: skip
 """Fields that differ from the first cell, by sweep; `tuned sgd` memorizes as fast as AdamW does."""
@@ -171,9 +171,9 @@ def _norms(
     early = sum(run.norm_memorized < run.start for run in every)
     below = sum(run.norm_generalized < run.norm_memorized for run in every)
     necessity = (
-        f"V falls before memorization too: below V at step 0 in {early} of {len(every)} runs, so it says little; at "
-        f"generalization it is below V_mem in {below}. Of the runs of tuned SGD that generalize late, "
-        f"{len(counter)} of {sum(run.delay > 0 for run in tuned)} have V_post ≥ V_mem"
+        f"V falls before memorization too: V_mem is below V at step 0 in {early} of {len(every)} runs, so it "
+        f"says little; at generalization V is below V_mem in {below}. Of the runs of tuned SGD that generalize "
+        f"late, {len(counter)} of {sum(run.delay > 0 for run in tuned)} have V_post ≥ V_mem"
     )
     if theirs is not None:
         necessity += f". Their released λ sweep has {theirs['violations']:.0f} runs with V_post ≥ V_mem"
@@ -198,8 +198,8 @@ def _sgd(arms: Mapping[str, Sequence[Sequence[Passage]]]) -> Row:
     late = sum(np.isfinite(run.generalized) for run in tuned)
     text = (
         f"it does not even memorize: train accuracy at most {max(run.train_accuracy for run in plain):.1%}. "
-        f"With momentum .9, η = {tuned[0].lr:g} and λ = {tuned[0].weight_decay:g}, {learned} of {len(tuned)} "
-        f"memorize and {late} generalize (test accuracy {min(run.test_accuracy for run in tuned):.0%} to "
+        f"With momentum .9, gradients clipped at 1, η = {tuned[0].lr:g} and λ = {tuned[0].weight_decay:g}, "
+        f"{learned} of {len(tuned)} memorize and {late} generalize (test accuracy {min(run.test_accuracy for run in tuned):.0%} to "
         f"{max(run.test_accuracy for run in tuned):.0%})"
     )
     values = [float(np.isfinite(run.generalized)) for run in plain]
