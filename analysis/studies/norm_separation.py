@@ -172,8 +172,8 @@ def _norms(
     below = sum(run.norm_generalized < run.norm_memorized for run in every)
     necessity = (
         f"V falls before memorization too: V_mem is below V at step 0 in {early} of {len(every)} runs, so it "
-        f"says little; at generalization V is below V_mem in {below}. Of the runs of tuned SGD that generalize "
-        f"late, {len(counter)} of {sum(run.delay > 0 for run in tuned)} have V_post ≥ V_mem"
+        f"says little; at generalization V is below V_mem in {below}. Of the runs of tuned SGD that "
+        f"generalize late, {len(counter)} of {sum(run.delay > 0 for run in tuned)} have V_post ≥ V_mem"
     )
     if theirs is not None:
         necessity += f". Their released λ sweep has {theirs['violations']:.0f} runs with V_post ≥ V_mem"
@@ -199,8 +199,8 @@ def _sgd(arms: Mapping[str, Sequence[Sequence[Passage]]]) -> Row:
     text = (
         f"it does not even memorize: train accuracy at most {max(run.train_accuracy for run in plain):.1%}. "
         f"With momentum .9, gradients clipped at 1, η = {tuned[0].lr:g} and λ = {tuned[0].weight_decay:g}, "
-        f"{learned} of {len(tuned)} memorize and {late} generalize (test accuracy {min(run.test_accuracy for run in tuned):.0%} to "
-        f"{max(run.test_accuracy for run in tuned):.0%})"
+        f"{learned} of {len(tuned)} memorize and {late} generalize (test accuracy "
+        f"{min(run.test_accuracy for run in tuned):.0%} to {max(run.test_accuracy for run in tuned):.0%})"
     )
     values = [float(np.isfinite(run.generalized)) for run in plain]
     return values, "not supported" if late else "undecided", text
