@@ -96,11 +96,13 @@ def _reading(scores: SignalScores) -> list[str]:
         if (np.nan_to_num(p, nan=1) < 0.05).any() and name not in base
     ]
     best = float(np.nanmax(scores.baseline_auc)) if np.isfinite(scores.baseline_auc).any() else np.nan
-    low = int(scores.usable.min(initial=0))
+    low = int(scores.usable.min()) if scores.usable.size else 0
+    half = float(np.nanmean(scores.auc_high - scores.auc_low)) / 2
     text = f"{own} of {len(scores.names)} signals order the runs better than chance at some landmark. "
     text += f"Train loss, gradient norm and squared norm together reach at most {best:.2f}; "
     text += f"{', '.join(adds)} add to them." if adds else "no signal adds to them significantly."
-    return [text + f" Runs with a value: at least {low} at every landmark."]
+    text += f" At least {low} runs have a value at every landmark; an AUC is known to about ±{half:.2f}, so "
+    return [text + "weaker signals than that are not excluded."]
 
 
 def _cell(value: float, low: float, high: float, p: float, *, sign: str = "") -> str:

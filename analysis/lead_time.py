@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..runs.milestones import milestones
 from .lead import OnsetRegression, PowerLaw, falls_below, onset_regression, power_law, shuffled_slopes
-from .onset import EXACT, Onset, alarm_level, calibrated_factor, exact_columns, onsets
+from .onset import EXACT, Onset, alarm_level, calibrated_factor, exact_columns, onsets, published_onset
 from .result import StaleResult, load, result_path, save
 from .signals import outcome
 
@@ -55,7 +55,8 @@ class Calibrated:
     factor: float
     rate: float  # bound on the false alarms of a further control
     controls: int
-    alarms: int  # of the controls, each by the factor from all the others at the next attainable rate
+    alarms: int  # of the controls, each half of them by the largest level of the other half
+    expected_alarms: float  # of these, if controls are exchangeable
 
 
 def onset_curve(run: Run) -> CommutatorCurve:
@@ -131,8 +132,8 @@ def lead_times(courses: Sequence[Course], *, draws: int = 99) -> tuple[LeadTime,
 def calibrate(curves: Sequence[CommutatorCurve], *, rate: float = 0.05) -> tuple[Calibrated, ...]:
     """The factor for each exact signal from the curves of control runs (see `calibrated_factor`).
 
-    `alarms` tests it: each control against the factor from the n − 1 others, at the smallest rate that
-    they allow, 1/n: about one alarm in all is expected.
+    `alarms` tests it: controls of even and odd place against the largest level of the other n/2, which
+    each exceeds with probability 1/(n/2 + 1).
 
     Raises:
         ValueError: fewer than three controls.
@@ -145,15 +146,18 @@ def calibrate(curves: Sequence[CommutatorCurve], *, rate: float = 0.05) -> tuple
             alarm_level(curve.steps, exact_columns({n: getattr(curve, n) for n in _NEEDED})[signal])
             for curve in curves
         ]
-        least = 1.0001 / len(levels)
-        left_out = [
-            level > calibrated_factor(levels[:k] + levels[k + 1 :], rate=least)
-            for k, level in enumerate(levels)
-        ]
-        found.append(
-            Calibrated(signal, calibrated_factor(levels, rate=rate), rate, len(levels), sum(left_out))
-        )
+        halves = levels[::2], levels[1::2]
+        alarms = sum(level > max(halves[1 - k]) for k in (0, 1) for level in halves[k])
+        expected = sum(len(halves[k]) / (len(halves[1 - k]) + 1) for k in (0, 1))
+        factor = calibrated_factor(levels, rate=rate)
+        found.append(Calibrated(signal, factor, rate, len(levels), alarms, expected))
     return tuple(found)
+
+
+def published_alarms(curves: Sequence[CommutatorCurve]) -> int:
+    """In how many of the control runs the published rule sounds."""
+    found = [published_onset(curve.steps, curve.float32_defect) for curve in curves]
+    return sum(bool(np.isfinite(onset.step)) for onset in found)
 
 
 _NEEDED = (*EXACT, "gradient_norm")

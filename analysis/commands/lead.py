@@ -11,7 +11,16 @@ import tyro
 
 from ...runs.store import Run
 from ..commutator import CommutatorCurve
-from ..lead_time import THRESHOLD, Course, LeadTime, calibrate, course, lead_times, onset_curve
+from ..lead_time import (
+    THRESHOLD,
+    Course,
+    LeadTime,
+    calibrate,
+    course,
+    lead_times,
+    onset_curve,
+    published_alarms,
+)
 from ..lead_time_page import page
 from .bar import Progress, progress
 from .output import print_json, print_table
@@ -49,12 +58,14 @@ def command(
     if not paths:
         raise ValueError(f"directory={str(directory)!r} holds no run; give a folder with runs below it")
     if calibration:
-        factors = calibrate(_each(_curve, paths, jobs, show), rate=rate)
+        curves = _each(_curve, paths, jobs, show)
+        factors, alarms = calibrate(curves, rate=rate), published_alarms(curves)
         if json:
-            print_json({"factors": [asdict(one) for one in factors]})
+            print_json({"factors": [asdict(one) for one in factors], "published_alarms": alarms})
         else:
             names = list(asdict(factors[0]))
             print_table({name: [getattr(one, name) for one in factors] for name in names})
+            print(f"the published rule sounds in {alarms} of {len(curves)} controls")
         return 0
     courses = _each(_course, paths, jobs, show)
     found = lead_times(courses)

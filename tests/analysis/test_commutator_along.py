@@ -186,7 +186,7 @@ def test_onsets_and_leads(run, curve):
     steps = np.arange(0, 1000, 50)
     rise = np.where(steps < 300, 1.0, 50.0)
     columns = dict.fromkeys(("raw", "defect", "curvature", "scale_free", "float32_defect"), rise)
-    found = onsets(steps, columns | {"gradient_norm": 1 / rise})
+    found = onsets(steps, columns | {"gradient_norm": 1 / rise}, factor=10)
     assert set(found.values()) == {(250.0, 300.0)}
 
 
