@@ -34,8 +34,8 @@ def row_scale():
     detail = (
         f"{COUNT} checkpoints of {MATRICES * ROWS * COLUMNS:,} float32 (safetensors), page cache emptied; "
         f"reading {size / seconds / 2**20:.0f} MiB/s; import {found['import']:.1f} s (hashed and fsynced), "
-        f"PCA {found['pca']:.1f} s, peak memory {found['memory'] / 2**30:.2f} GiB; every byte is read, hashed "
-        f"and written once, then read and hashed once: SHA-256 alone is 2 x {_hashing(size):.1f} s of one core"
+        f"PCA {found['pca']:.1f} s, peak memory {found['memory'] / 2**30:.2f} GiB; all is read, hashed and "
+        f"written once, then read and hashed once: SHA-256 alone takes 2 x {_hashing(size):.1f} s of one core"
     )
     ratio = (found["import"] + found["pca"]) / seconds
     time_row = {"row": "import_and_pca", "ratio": ratio, "goal": 3, "better": "lower", "detail": detail}
