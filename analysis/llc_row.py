@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..geometry.llc import LLC, estimate_llc
 from ..geometry.llc_calibration import Calibration, calibrate_llc
+from ..geometry.llc_diagnostics import MAX_NOISE_SHARE
 from ..geometry.llc_null import hessian_density
 from ..geometry.objective import Objective
 from ..geometry.sgld import Method
@@ -40,9 +41,10 @@ class LLCOptions:
     """How chains are run; None is for calibration to choose.
 
     `max_gradients` minibatch gradients per estimate bound the default run, which raises its localization to
-    fit in; with `thorough` there is no such bound, and estimates whose chains are only too short are repeated
-    with twice as many draws, three times at most. Two chains, since each pays for a burn-in of its own. With
-    `mode` 'snapshot' each snapshot is calibrated on its own, and values do not compare.
+    fit in; with `thorough` there is no such bound, and estimates whose chains are only too short, or whose
+    steps are too noisy, are repeated with twice as many draws or half the step, three times at most. Two
+    chains, since each pays for a burn-in of its own. With `mode` 'snapshot' each snapshot is calibrated on
+    its own, and values do not compare.
     """
 
     num_beta: float | None = None  # None: n/log n
@@ -168,10 +170,14 @@ class Question:
             found = estimate(
                 self.objective, theta, chosen, self.options, self.densities[index], index, tilt=tilt
             )
-            if not found.unfinished:
+            noisy = found.verdict == "suspect" and found.noise_share >= MAX_NOISE_SHARE
+            if not (found.unfinished or noisy):
                 break
             burn_in = max(chosen.burn_in, int(5 * min(found.relaxation, 1e6)) + 1)
-            chosen = replace(chosen, burn_in=burn_in, num_draws=2 * chosen.num_draws)
+            chosen = replace(chosen, burn_in=burn_in * (1 + noisy), num_draws=2 * chosen.num_draws)
+            if noisy:  # pilots are short, and see less of it
+                halved = chosen.settings.step_size / 2
+                chosen = replace(chosen, settings=replace(chosen.settings, step_size=halved))
         return found
 
 
