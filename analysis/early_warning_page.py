@@ -97,7 +97,8 @@ def _reading(scores: SignalScores) -> list[str]:
     ]
     best = float(np.nanmax(scores.baseline_auc)) if np.isfinite(scores.baseline_auc).any() else np.nan
     low = int(scores.usable.min()) if scores.usable.size else 0
-    half = float(np.nanmean(scores.auc_high - scores.auc_low)) / 2
+    widths = (scores.auc_high - scores.auc_low)[np.isfinite(scores.auc)]
+    half = float(widths.mean()) / 2 if widths.size else np.nan
     text = f"{own} of {len(scores.names)} signals order the runs better than chance at some landmark. "
     text += f"Train loss, gradient norm and squared norm together reach at most {best:.2f}; "
     text += f"{', '.join(adds)} add to them." if adds else "no signal adds to them significantly."
