@@ -161,7 +161,7 @@ def _onsets(
     laws = [lead_times([courses[one[seed]] for one in trained], draws=1)[0].law for seed in range(SEEDS)]
     known = [law for law in laws if law is not None]
     exponents = tuple(np.nan if law is None else law.exponent for law in laws)
-    nulls = [law.null_exponent for law in known]
+    nulls = [law.null_exponent for law in known if np.isfinite(law.null_exponent)]
     excess = np.array([law.exponent - law.null_exponent for law in known])
     slope = np.mean([law.onset_slope for law in known]) if known else np.nan
     second = Finding(
