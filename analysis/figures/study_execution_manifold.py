@@ -48,7 +48,7 @@ def plot_onsets(measured: Measured, axes: Axes) -> None:
     rules = (
         ("float32 $D$", 0, "s", _OTHER),
         ("exact $D$", 1, "o", _OWN),
-        ("loss / 10", 3, "x", COLORS["train"]),
+        ("loss / 10", 3, "x", "black"),
         ("‖g‖ / 10", 4, "+", _NULL),
     )
     for label, column, marker, color in rules:
@@ -101,6 +101,19 @@ def plot_arms(measured: Measured, axes: Axes) -> None:
                 va="center",
                 fontsize=6,
             )
-    axes.set_yticks(np.arange(len(ratio)), measured.arrays["names"].tolist(), fontsize=6)
+    axes.set_yticks(
+        np.arange(len(ratio)), [_short(name) for name in measured.arrays["names"].tolist()], fontsize=6
+    )
     axes.invert_yaxis()
     axes.set_xlabel("generalization time / undisturbed")
+
+
+def _short(name: str) -> str:
+    for long, short in (
+        ("random in the same matrices", "matched"),
+        ("random directions", "random"),
+        ("in the matrices only", "matrices"),
+        ("decay frozen", "no decay"),
+    ):
+        name = name.replace(long, short)
+    return name
