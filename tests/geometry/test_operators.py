@@ -84,7 +84,8 @@ def test_gauss_newton_is_the_hessian_of_a_linear_model():
 
 
 def test_gauss_newton_agrees_with_curvlinops():
-    curvlinops = pytest.importorskip("curvlinops")
+    import curvlinops
+
     model = small_mlp().double().eval()
     inputs, targets = torch.randn(21, 3, dtype=torch.float64), torch.randint(4, (21,))
     objective, theta = from_module(model, inputs, targets, functional.cross_entropy), flatten(model)
