@@ -26,6 +26,13 @@ def identity(iterable: Iterable[Any], *, description: str = "", total: int | Non
     return iterable
 
 
+def default_jobs() -> int:
+    """Processes for a walk whose snapshots don't follow from one another: one per core, at most 4."""
+    from joblib import cpu_count
+
+    return min(4, int(cpu_count()))
+
+
 def measured(
     run: Run, indices: Sequence[int], measure: Measure, *, before: Arrays | None, jobs: int
 ) -> Iterator[Arrays]:

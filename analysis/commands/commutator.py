@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from ...runs.store import Run
 from ..commutator import CommutatorCurve, commutator_along
 from ..objectives import load_objective
 from ..result import save
+from ..rows import default_jobs
 from ..snapshots import choose
 from .bar import progress
 from .output import print_json, print_table
@@ -83,7 +83,7 @@ def command(
         name=name,
         directory=out,
         progress=progress(quiet=quiet),
-        jobs=min(4, len(os.sched_getaffinity(0))) if jobs is None else jobs,
+        jobs=default_jobs() if jobs is None else jobs,
     )
     options = {
         "pairs": pairs,

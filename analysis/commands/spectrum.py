@@ -13,6 +13,7 @@ from ...runs.store import Run
 from ..edge import with_moments
 from ..objectives import load_objective
 from ..result import save
+from ..rows import default_jobs
 from ..snapshots import choose
 from ..spectrum import SpectrumCurve, spectrum_along
 from .bar import progress
@@ -39,7 +40,7 @@ def command(
     warm: bool = False,
     seed: int = 0,
     objective: str | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     name: str | None = None,
     out: Path | None = None,
     json: bool = False,
@@ -66,7 +67,7 @@ def command(
         warm: start at the pairs of the snapshot before, a tenth of the energy random, instead of at random.
         seed: of the random vectors and batches.
         objective: module:function that returns the loss of a run without configuration.
-        jobs: processes; more than one share the cores, and never start warm.
+        jobs: processes of one thread each; by default one per core, at most 4, and one for a warm start.
         name: name of the result, to keep several.
         out: folder of the result; by default the run's.
         json: print one JSON object.
@@ -97,7 +98,7 @@ def command(
         name=name,
         directory=out,
         progress=progress(quiet=quiet),
-        jobs=jobs,
+        jobs=(1 if warm else default_jobs()) if jobs is None else jobs,
         **options,
     )
     path = save(curve, opened, name=name, directory=out, options=options)

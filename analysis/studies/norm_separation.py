@@ -111,10 +111,13 @@ def _scalings(arms: Mapping[str, Sequence[Sequence[Passage]]]) -> tuple[Row, ...
     whole = slopes(log_rate, _log(table(by_rate, "generalized"))).mean()
     ratio = slopes(log_decay, _log(table(by_decay, "delay") / table(by_decay, "law")))
     every = adamw(arms)
-    plain, law = (float(np.nanstd(_log(values))) for values in (
-        np.array([run.delay * run.decay for run in every]),
-        np.array([run.delay / run.law for run in every]),
-    ))
+    plain, law = (
+        float(np.nanstd(_log(values)))
+        for values in (
+            np.array([run.delay * run.decay for run in every]),
+            np.array([run.delay / run.law for run in every]),
+        )
+    )
     return (
         (decays, _holds(decays, 0), f"the slope of ln T_mem is {earlier:.2f}"),
         (rates, _holds(rates, 1), f"with T_grok for the delay, as in their figure, {whole:.2f}"),
