@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-RUNS, STEPS = 16, 300
+RUNS, STEPS = 16, 1000  # about the length of the shortest run that generalizes; imports take 2 s a process
 SPEC = f"""
 [base]
 modulus = 59
