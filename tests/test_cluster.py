@@ -136,7 +136,7 @@ def one_command_over_the_snapshots(dask, run, capsys):
 
 def the_snapshots_of_one_run(dask, run, monkeypatch):
     folder = Path(run.path).parent
-    (folder / "mine.py").write_text("def triple(x):\n    return 3 * x\n")
+    (folder / "tripling.py").write_text("def triple(x):\n    return 3 * x\n")
     monkeypatch.chdir(folder)  # where the user's own module lies; workers started elsewhere
     options = {"kind": "norms", "options": {}}
     here = walk(run, range(12), norms, **options)
@@ -144,7 +144,7 @@ def the_snapshots_of_one_run(dask, run, monkeypatch):
         there = walk(run, range(12), norms, **options)
         assert list(ordered(double, ((i,) for i in range(30)))) == list(range(0, 60, 2))
         assert sorted(unordered(double, [(i,) for i in range(5)])) == [0, 2, 4, 6, 8]
-        assert list(ordered(load("mine:triple", field="x", trust=True), [(3,)])) == [9]
+        assert list(ordered(load("tripling:triple", field="x", trust=True), [(3,)])) == [9]
         with pytest.raises(ValueError, match="x=-1 must be positive"):
             list(ordered(double, [(1,), (-1,), (2,)]))
     assert np.array_equal(here["squared_norm"], there["squared_norm"])

@@ -59,7 +59,8 @@ def test_every_analysis_takes_the_user_s_loss(example, capsys, monkeypatch):
 FAST = {
     "commutator": "--snapshots 2 --pairs 2 --split-pairs 1 --rank 2 --singular 1 --jobs 1",
     "llc": "--snapshots 2 --num-draws 10 --burn-in 5 --max-gradients 60 --without-scaled --jobs 1",
-    "spectrum": "--snapshots 2 --max-matvecs 4 --density-nodes 3 --density-probes 1 --matrices *.bias",
+    "spectrum": "--snapshots 2 --max-matvecs 4 --density-nodes 3 --density-probes 1 --matrices *.bias "
+    "--jobs 1",
     "surface": "--size 3 --points 3 --snapshots 2",
 }
 

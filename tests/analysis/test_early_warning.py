@@ -83,12 +83,12 @@ def test_trajectory_signals_know_nothing_later(runs):
 
 
 def test_users_signals_from_functions_and_files(runs, folder, tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "early_signals.py").write_text(
         "def norm(run):\n    found = run.metrics['squared_norm']\n    return found.step, found.value ** 0.5\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     run = runs[0]
-    found = user_reading(run, "mine:norm", folder)
+    found = user_reading(run, "early_signals:norm", folder)
     np.testing.assert_allclose(found.values**2, run.metrics["squared_norm"].value)
     (tmp_path / f"{run.path.name}.csv").write_text("step,value\n0,1.5\n10,2\n")
     np.testing.assert_array_equal(user_reading(run, str(tmp_path), folder).values, [1.5, 2.0])
