@@ -18,7 +18,7 @@ from .commutator_probe import BASES, Objectives, Probe, subspace
 from .onset import THRESHOLDS, generalization_steps, onsets
 from .result import walk
 from .rows import Progress, identity
-from .snapshots import choose
+from .snapshots import at_most
 
 if TYPE_CHECKING:
     from ..geometry.objective import Objective
@@ -134,7 +134,7 @@ def commutator_along(
         ValueError: batch_size, pairs or split_pairs out of bounds, a reference with other parameters, or a
             run whose loss can't be rebuilt.
     """
-    chosen = choose(run, count=min(16, len(run.steps))) if snapshots is None else np.asarray(snapshots)
+    chosen = at_most(run, 16) if snapshots is None else np.asarray(snapshots)
     objectives = _objectives(run, objective)
     size = _batch_size(run, batch_size, objectives.own.num_samples)
     if pairs < 1 or not 0 <= split_pairs <= pairs:

@@ -19,7 +19,7 @@ from .brief import brief
 from .llc_row import Densities, LLCOptions, Question, calibrated, estimate
 from .result import walk
 from .rows import Progress, identity
-from .snapshots import choose
+from .snapshots import at_most
 
 if TYPE_CHECKING:
     from ..geometry.objective import Objective
@@ -130,7 +130,7 @@ def llc_along(
     Raises:
         ValueError: an option out of bounds, a run whose loss can't be rebuilt, or no step size that passes.
     """
-    chosen = choose(run, count=min(COUNT, len(run.steps))) if snapshots is None else np.asarray(snapshots)
+    chosen = at_most(run, COUNT) if snapshots is None else np.asarray(snapshots)
     settings = LLCOptions(**options)
     objective = objective or _objective(run)
     settings = replace(settings, batch_size=_batch_size(run, settings, objective))

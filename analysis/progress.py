@@ -22,7 +22,7 @@ from .brief import brief
 from .pairs import Pairs, all_pairs
 from .result import walk
 from .rows import Progress, identity
-from .snapshots import choose
+from .snapshots import at_most
 
 if TYPE_CHECKING:
     from ..runs.store import Run
@@ -99,7 +99,7 @@ def progress_along(
             f"objective has {objective.num_samples} samples; all {len(pairs.answers)} pairs of the task are "
             "needed, in its order"
         )
-    indices = choose(run, count=min(40, len(run.steps))) if snapshots is None else np.unique(snapshots)
+    indices = at_most(run, 40) if snapshots is None else np.unique(snapshots)
     keys = _keys(objective, pairs, run.theta(int(indices[-1])), factor)
     question = Question(objective, pairs, keys)
     options = {"factor": factor, "keys": keys.tolist()}

@@ -41,6 +41,15 @@ def choose(
     return _onto(chosen, run.steps, _milestone_steps(run)) if milestones else chosen
 
 
+def at_most(run: Run, count: int, *, steps: Sequence[int] = ()) -> NDArray[np.int64]:
+    """The snapshots at `steps` if there are any; else `count` of them by `choose`, or all of a shorter run.
+
+    Raises:
+        ValueError: a step that is no snapshot, or fewer than two snapshots to choose from.
+    """
+    return choose(run, steps=steps) if steps else choose(run, count=min(count, len(run.steps)))
+
+
 def spread(steps: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """`count` increasing indices into steps (T,), evenly in u (see `choose`); needs 2 <= count <= T."""
     since = (steps - steps[0]).astype(np.float64)

@@ -23,7 +23,7 @@ from .gate import gate_opening
 from .objectives import aligned
 from .result import walk
 from .rows import Progress, identity
-from .snapshots import choose
+from .snapshots import at_most
 from .spectrum_row import CEILINGS, Question, SpectrumOptions
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _theta(run: Run, index: int, settings: SpectrumOptions) -> torch.Tensor:
 
 
 def _snapshots(run: Run) -> NDArray[np.int64]:
-    return with_moments(run, choose(run, count=min(COUNT, len(run.steps))))
+    return with_moments(run, at_most(run, COUNT))
 
 
 def _matrices(table: ParameterTable, theta: NDArray[Any], chosen: str | Sequence[str]) -> tuple[Matrix, ...]:

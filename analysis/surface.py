@@ -20,7 +20,7 @@ from ..runs.rebuild import rebuild
 from .brief import brief
 from .result import fingerprint, read, result_path, walk, write
 from .rows import Progress, Row, identity
-from .snapshots import choose
+from .snapshots import at_most, choose
 from .trajectory import trajectory_subspace
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def surface_along(
     if min(size, points) < 2:
         raise ValueError(f"size={size}, points={points}: both must be at least 2")
     loss = rebuild(run, split) if objective is None else objective
-    chosen = choose(run, count=min(48, len(run.steps))) if snapshots is None else np.asarray(snapshots)
+    chosen = at_most(run, 48) if snapshots is None else np.asarray(snapshots)
     plane = trajectory_subspace(run, 2, progress=progress)
     ends = _ends(run, between)
     first, second = (_reach(plane.scores[:, k], size, margin) for k in (0, 1))

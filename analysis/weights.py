@@ -15,7 +15,7 @@ from ..geometry.ranks import effective_rank, random_stable_rank, stable_rank
 from .brief import brief
 from .result import walk
 from .rows import Progress, identity
-from .snapshots import choose
+from .snapshots import at_most
 
 if TYPE_CHECKING:
     from ..runs.store import Run
@@ -63,7 +63,7 @@ def weights_along(
     matrices = run.table.matrices()
     if not matrices:
         raise ValueError(f"run={str(run.path)!r} has no weight matrix; all its parameters are vectors")
-    indices = choose(run, count=min(40, len(run.steps))) if snapshots is None else np.unique(snapshots)
+    indices = at_most(run, 40) if snapshots is None else np.unique(snapshots)
     found = walk(
         run, indices, Question(matrices), kind=WeightsCurve.KIND, options={},
         revision=WeightsCurve.REVISION, name=name, directory=directory, progress=progress, jobs=jobs,

@@ -14,7 +14,7 @@ from ..commutator import CommutatorCurve, commutator_along
 from ..objectives import load_objective
 from ..result import save
 from ..rows import default_jobs
-from ..snapshots import choose
+from ..snapshots import at_most
 from .bar import progress
 from .output import print_json, print_table
 
@@ -65,8 +65,7 @@ def command(
         quiet: show no progress bar.
     """
     opened = Run.open(run)
-    count = min(snapshots, len(opened.steps))
-    chosen = choose(opened, steps=steps) if steps else choose(opened, count=count)
+    chosen = at_most(opened, snapshots, steps=steps)
     curve = commutator_along(
         opened,
         objective=None if objective is None else load_objective(objective, opened),

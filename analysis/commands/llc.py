@@ -12,7 +12,7 @@ from ...runs.store import Run
 from ..llc import COUNT, LLCCurve, llc_along
 from ..objectives import load_objective
 from ..result import save
-from ..snapshots import choose
+from ..snapshots import at_most
 from .bar import progress
 from .output import print_json, print_table
 
@@ -82,7 +82,7 @@ def command(
     """
     begin = time.monotonic()
     opened = Run.open(run)
-    chosen = choose(opened, steps=steps) if steps else choose(opened, count=min(snapshots, len(opened.steps)))
+    chosen = at_most(opened, snapshots, steps=steps)
     options = {
         "thorough": thorough,
         "num_beta": num_beta,

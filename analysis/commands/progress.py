@@ -11,7 +11,7 @@ from ...runs.store import Run
 from ..pairs import COMMUTATIVE, GROUPS
 from ..progress import ProgressCurve, progress_along
 from ..result import save
-from ..snapshots import choose
+from ..snapshots import at_most
 from .bar import progress
 from .output import print_json, print_table
 
@@ -53,10 +53,9 @@ def command(
         quiet: show no progress bar.
     """
     opened = Run.open(run)
-    count = None if steps else min(snapshots, len(opened.steps))
     curve = progress_along(
         opened,
-        snapshots=choose(opened, count=count, steps=steps or None),
+        snapshots=at_most(opened, snapshots, steps=steps),
         factor=factor,
         jobs=jobs,
         name=name,

@@ -14,7 +14,7 @@ from ..edge import with_moments
 from ..objectives import load_objective
 from ..result import save
 from ..rows import default_jobs
-from ..snapshots import choose
+from ..snapshots import at_most
 from ..spectrum import SpectrumCurve, spectrum_along
 from .bar import progress
 from .output import print_json, print_table
@@ -74,8 +74,9 @@ def command(
         quiet: show no progress bar.
     """
     opened = Run.open(run)
-    count = min(snapshots, len(opened.steps))
-    chosen = choose(opened, steps=steps) if steps else with_moments(opened, choose(opened, count=count))
+    chosen = at_most(opened, snapshots, steps=steps)
+    if not steps:
+        chosen = with_moments(opened, chosen)
     options = {
         "largest": largest,
         "smallest": smallest,

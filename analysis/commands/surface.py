@@ -10,7 +10,7 @@ import tyro
 from ...runs.store import Run
 from ..objectives import load_objective
 from ..result import save
-from ..snapshots import choose
+from ..snapshots import at_most
 from ..surface import Surface, surface_along
 from .bar import progress
 from .output import print_json, print_table
@@ -60,7 +60,7 @@ def command(
         margin=margin,
         points=points,
         between=between,
-        snapshots=choose(opened, count=min(snapshots, len(opened.steps))),
+        snapshots=at_most(opened, snapshots),
         name=name,
         directory=out,
         progress=progress(quiet=quiet),

@@ -10,7 +10,7 @@ import tyro
 from ...runs.store import Run
 from ..report_tables import matrices
 from ..result import save
-from ..snapshots import choose
+from ..snapshots import at_most
 from ..weights import weights_along
 from .bar import progress
 from .output import print_json, print_table
@@ -43,10 +43,9 @@ def command(
         quiet: show no progress bar.
     """
     opened = Run.open(run)
-    count = None if steps else min(snapshots, len(opened.steps))
     curve = weights_along(
         opened,
-        snapshots=choose(opened, count=count, steps=steps or None),
+        snapshots=at_most(opened, snapshots, steps=steps),
         jobs=jobs,
         name=name,
         directory=out,

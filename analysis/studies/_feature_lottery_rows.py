@@ -81,6 +81,7 @@ class Row(NamedTuple):
 
 
 def row(run: Run) -> Row | None:
+    """What the study needs of one run; None for a run without a configuration or snapshots."""
     config = run.config
     if config is None or not len(run):
         return None

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from grokscope.analysis import snapshots
-from grokscope.analysis.snapshots import choose
+from grokscope.analysis.snapshots import at_most, choose
 from memory_run import MemoryRun
 
 
@@ -68,3 +68,9 @@ def test_milestones_at_the_ends_or_twice_change_nothing(monkeypatch):
 def test_wrong_requests_say_what_is_possible(arguments, message):
     with pytest.raises(ValueError, match=message):
         choose(REGULAR, **arguments)
+
+
+def test_at_most_takes_all_of_a_shorter_run():
+    assert at_most(REGULAR, 10**6).tolist() == list(range(len(REGULAR)))
+    assert at_most(REGULAR, 9).tolist() == choose(REGULAR, count=9).tolist()
+    assert at_most(REGULAR, 9, steps=(100, 0)).tolist() == [0, 5]
