@@ -13,6 +13,7 @@ from ..runs.delay_model import file_digest, load_models, to_json
 from ..runs.predictors import InverseDecay, LocalRateLaw, LogRatio
 from ..runs.sweep import Entry, read_spec
 from .delay_fit import RECIPES, fit_model
+from .parallel import each
 
 Groups = dict[str, list[int | None]]
 SEEDS = 5
@@ -41,12 +42,10 @@ def branch_runs(spec: Path, runs: Path, *, jobs: int = 1) -> dict[str, Any]:
 
     Each continues the cell's first run from the state kept at its information time, with other batches.
     """
-    from joblib import Parallel, delayed
-
     entries = read_spec(spec)
     calls = [(runs, entries[cell - 1], cell, k) for cell in BRANCHED for k in range(1, BRANCHES + 1)]
-    Parallel(n_jobs=jobs, batch_size=1)(delayed(_branch)(*call) for call in calls)
-    return {"branches": len(calls), "cells": len(BRANCHED)}
+    made = sum(1 for _ in each(_branch, calls, jobs=jobs))
+    return {"branches": made, "cells": len(BRANCHED)}
 
 
 def _branch(runs: Path, entry: Entry, cell: int, k: int) -> None:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 from ..runs.store import Run
 from ..runs.sweep import Entry
+from ..runs.threads import one_thread
 
 _SHORT, _LONG = 20, 120  # steps of two pilots, whose difference leaves the start out
 _FREE = {"seed", "init_seed", "split_seed", "batch_seed", "steps"}  # change no step's cost
@@ -31,20 +32,14 @@ def expected_seconds(runs: Sequence[Entry], folder: str | Path, *, jobs: int = 1
 
 def step_seconds(run: Entry) -> float:
     """Seconds of one training step with all that comes along with it, on one thread."""
-    import torch
-
     from ..runs.train import train
 
-    threads, seconds = torch.get_num_threads(), []
-    torch.set_num_threads(1)
-    try:
-        for steps in (_SHORT, _LONG):
-            with TemporaryDirectory() as folder:
-                started = time.monotonic()
-                train(replace(run.config, steps=steps), Path(folder) / "pilot", trust=True)
-                seconds.append(time.monotonic() - started)
-    finally:
-        torch.set_num_threads(threads)
+    seconds = []
+    for steps in (_SHORT, _LONG):
+        with one_thread(), TemporaryDirectory() as folder:
+            started = time.monotonic()
+            train(replace(run.config, steps=steps), Path(folder) / "pilot", trust=True)
+            seconds.append(time.monotonic() - started)
     return max(0.0, seconds[1] - seconds[0]) / (_LONG - _SHORT)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..runs.durable import make_folder, write_file
 from ..runs.provenance import git_revision, provenance
 from ..runs.sweep import Entry, entries, sweep
+from ..runs.threads import one_thread
 from .claim import Claim, Finding, Scale
 from .rows import Progress, identity
 
@@ -77,7 +77,7 @@ def reproduce(
     command: str = "",
     progress: Progress = identity,
 ) -> tuple[Reproduction, Measured]:
-    """Train what is missing of a study's runs in `folder`, then measure them.
+    """Train what is missing of a study's runs in `folder`, then measure them, `jobs` at a time.
 
     Runs that are finished are skipped and unfinished ones resumed, so the same call goes on after an
     interruption; those that fail are named in the result, and the measurement decides without them.
@@ -90,8 +90,10 @@ def reproduce(
     make_folder(home)
     wanted = training(name, scale)
     outcomes = sweep(wanted, home, jobs=jobs, trust=True, progress=progress) if wanted else ()
-    with _one_thread():
-        measured = module.measure(home, scale=scale, released_data=released_data, progress=progress)
+    with one_thread():
+        measured = module.measure(
+            home, scale=scale, released_data=released_data, jobs=jobs, progress=progress
+        )
     _check_answers(module.CLAIMS, measured.findings)
     found = Reproduction(
         study=name,
@@ -146,19 +148,6 @@ def kept(path: Path) -> Reproduction:
         raise ValueError(
             f"{path} is no result of `grokscope reproduce`: {error}; remove it and reproduce it again"
         ) from None
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """As in training: bits do not depend on the number of cores."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _check_answers(claims: Sequence[Claim], findings: Sequence[Finding]) -> None:

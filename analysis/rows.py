@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..runs.cluster import connected, ordered
+from ..runs.cluster import connected
+from .parallel import each
 
 if TYPE_CHECKING:
     from ..runs.store import Run
@@ -26,27 +27,15 @@ def identity(iterable: Iterable[Any], *, description: str = "", total: int | Non
     return iterable
 
 
-def default_jobs() -> int:
-    """Processes for a walk whose snapshots don't follow from one another: one per core, at most 4."""
-    from joblib import cpu_count
-
-    return min(4, int(cpu_count()))
-
-
 def measured(
     run: Run, indices: Sequence[int], measure: Measure, *, before: Arrays | None, jobs: int
 ) -> Iterator[Arrays]:
     """One row per snapshot in order; in `jobs` > 1 processes, or on a cluster, none knows the one before."""
     if connected():  # workers read the snapshots themselves
-        yield from ordered(_there, ((measure, run, i) for i in indices))
+        yield from each(_there, ((measure, run, i) for i in indices), jobs=jobs)
         return
     if jobs > 1:
-        from joblib import Parallel, delayed
-
-        # One thread each: the processes share the cores, and bits depend on the thread count.
-        pool = Parallel(n_jobs=jobs, return_as="generator", pre_dispatch=2 * jobs, backend="loky")
-        tasks = (delayed(_alone)(measure, i, run.theta(i)) for i in indices)
-        yield from pool(tasks)
+        yield from each(_alone, ((measure, i, run.theta(i)) for i in indices), jobs=jobs)
         return
     for i in indices:
         before = _arrays(measure(i, run.theta(i), before))
@@ -76,9 +65,6 @@ def stacked(rows: Sequence[Arrays]) -> Arrays:
 
 
 def _alone(measure: Measure, index: int, theta: NDArray[Any]) -> Arrays:
-    import torch
-
-    torch.set_num_threads(1)
     return kept(_arrays(measure(index, theta, None)))
 
 

@@ -24,7 +24,8 @@ class Measured:
 class Study(Protocol):
     """A module in analysis/studies; its figure is `draw(measured)` in analysis/figures/study_<name>.py.
 
-    One whose measurement takes long at paper scale may tell how long: `measuring_seconds(scale) -> float`.
+    One whose measurement takes long at paper scale may tell how long, in one process:
+    `measuring_seconds(scale) -> float`.
     """
 
     TITLE: str
@@ -36,7 +37,10 @@ class Study(Protocol):
         ...
 
     def measure(
-        self, folder: Path, *, scale: Scale, released_data: Path | None, progress: Progress
+        self, folder: Path, *, scale: Scale, released_data: Path | None, jobs: int, progress: Progress
     ) -> Measured:
-        """The findings, from finished runs below `folder`; derived runs (branches) are made there too."""
+        """The findings, from finished runs below `folder`; derived runs (branches) are made there too.
+
+        `jobs` processes share the work; no finding depends on how many they are.
+        """
         ...

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from .cluster import connected, unordered
 from .config import RunConfig, from_mapping
 from .milestones import milestones
+from .threads import one_thread
 
 Progress = Callable[..., Iterable[Any]]
 _PARTS = ("base", "grid", "runs", "seeds", "first_seed")
@@ -171,20 +172,15 @@ def _plain(value: Any) -> str:
 
 
 def _outcome(entry: Entry, path: Path, trust: bool) -> Outcome:
-    import torch
-
     from .store import Run
     from .train import train
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
-        skipped = (path / "run.h5").exists() and Run.open(path).finished
-        run = train(entry.config, path, trust=trust)
+        with one_thread():
+            skipped = (path / "run.h5").exists() and Run.open(path).finished
+            run = train(entry.config, path, trust=trust)
     except Exception as error:  # one bad run must not stop the others
         return Outcome(entry.name, "failed", f"{type(error).__name__}: {error}")
-    finally:
-        torch.set_num_threads(threads)
     if str(run.finish_reason).startswith("diverged"):
         return Outcome(entry.name, "failed", str(run.finish_reason))
     return Outcome(entry.name, "skipped" if skipped else "done")

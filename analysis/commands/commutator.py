@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ...runs.store import Run
 from ..commutator import CommutatorCurve, commutator_along
 from ..objectives import load_objective
+from ..parallel import default_jobs
 from ..result import save
-from ..rows import default_jobs
 from ..snapshots import at_most
 from .bar import progress
 from .output import print_json, print_table

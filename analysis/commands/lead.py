@@ -22,6 +22,7 @@ from ..lead_time import (
     published_alarms,
 )
 from ..lead_time_page import page
+from ..parallel import each
 from .bar import Progress, progress
 from .output import print_json, print_table
 
@@ -58,7 +59,7 @@ def command(
     if not paths:
         raise ValueError(f"directory={str(directory)!r} holds no run; give a folder with runs below it")
     if calibration:
-        curves = _each(_curve, paths, jobs, show)
+        curves = _read(_curve, paths, jobs, show)
         factors, alarms = calibrate(curves, rate=rate), published_alarms(curves)
         if json:
             print_json({"factors": [asdict(one) for one in factors], "published_alarms": alarms})
@@ -67,7 +68,7 @@ def command(
             print_table({name: [getattr(one, name) for one in factors] for name in names})
             print(f"the published rule sounds in {alarms} of {len(curves)} controls")
         return 0
-    courses = _each(_course, paths, jobs, show)
+    courses = _read(_course, paths, jobs, show)
     found = lead_times(courses)
     if out is not None:
         out.write_text(page(found, courses), encoding="utf-8")
@@ -78,10 +79,8 @@ def command(
     return 0
 
 
-def _each(work: Callable[[Path], T], paths: list[Path], jobs: int, show: Progress) -> list[T]:
-    from joblib import Parallel, delayed
-
-    rows = Parallel(n_jobs=jobs, return_as="generator")(delayed(work)(path) for path in paths)
+def _read(work: Callable[[Path], T], paths: list[Path], jobs: int, show: Progress) -> list[T]:
+    rows = each(work, ((path,) for path in paths), jobs=jobs)
     return list(show(rows, description="runs", total=len(paths)))
 
 
@@ -94,9 +93,6 @@ def _course(path: Path) -> Course:
 
 
 def _opened(path: Path) -> Run:
-    import torch
-
-    torch.set_num_threads(1)
     run = Run.open(path)
     if not run.finished:
         raise ValueError(f"run={str(path)!r} is not finished; run the sweep again")

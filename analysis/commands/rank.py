@@ -12,6 +12,7 @@ import tyro
 from ...runs.store import Run
 from ..early_warning import SOURCES, against_controls, analysis_readings, base_readings, setting, user_reading
 from ..early_warning_page import page
+from ..parallel import each
 from ..signals import Outcome, Reading, SignalScores, outcome, score_signals
 from .bar import Progress, progress
 from .output import print_json, print_table
@@ -97,10 +98,7 @@ def _all(
     control: bool = False,
 ) -> dict[str, list[Reading]]:
     """Readings by signal, one per run."""
-    from joblib import Parallel, delayed
-
-    work = (delayed(_one)(run.path, folder, analyses, signal, control) for run in runs)
-    rows = Parallel(n_jobs=jobs, return_as="generator")(work)
+    rows = each(_one, ((run.path, folder, analyses, signal, control) for run in runs), jobs=jobs)
     found = list(show(rows, description="runs", total=len(runs)))
     return {name: [row[name] for row in found] for name in found[0]}
 
@@ -108,9 +106,6 @@ def _all(
 def _one(
     path: Path, folder: Path, analyses: tuple[str, ...], signal: tuple[str, ...], control: bool
 ) -> dict[str, Reading]:
-    import torch
-
-    torch.set_num_threads(1)
     run = Run.open(path)
     found = base_readings(run)
     for kind in analyses:

@@ -18,6 +18,7 @@ import tyro
 from ...runs.cluster import on_cluster
 from ..atlas import accepted, collect, markdown, measured, rows
 from ..claim import Scale
+from ..parallel import default_jobs
 from ..pilot import expected_seconds
 from ..reproduction import Reproduction, keep, reproduce, result_path, studies, study, training
 from .bar import Progress, progress
@@ -37,7 +38,7 @@ def command(
     atlas: Path = Path("docs/atlas.md"),
     kept: bool = False,
     released_data: Path | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     scheduler: str | None = None,
     quiet: bool = False,
     json: bool = False,
@@ -55,7 +56,7 @@ def command(
         atlas: file of the atlas that --all writes; its figures go to a folder of its name.
         kept: with --all, measure nothing and write the atlas of what OUT holds.
         released_data: folder with the files that the paper's authors published.
-        jobs: runs at a time, each with one thread.
+        jobs: processes that train and measure, each with one thread; by default one per core, at most 4.
         scheduler: address of a Dask scheduler (tcp://...) whose workers train instead.
         quiet: show no progress bar.
         json: print one JSON object instead of a table.
@@ -66,6 +67,7 @@ def command(
         raise ValueError(f"released_data={str(released_data)!r} is no folder; give the one with the files")
     if kept and not all:
         raise ValueError("--kept writes the atlas of what is kept; give it with --all")
+    jobs = default_jobs() if jobs is None else jobs
     found: list[Reproduction] = []
     failed: dict[str, str] = {}
     if not kept:
@@ -107,7 +109,7 @@ def _announce(name: str, home: Path, jobs: int) -> None:
         hours = expected_seconds(runs, home, jobs=jobs) / 3600
         parts.append(f"{len(runs)} runs, at most {hours:.2g} hours of training")
     if hasattr(module, "measuring_seconds"):
-        parts.append(f"about {module.measuring_seconds('paper') / 3600:.2g} hours of measuring")
+        parts.append(f"about {module.measuring_seconds('paper') / jobs / 3600:.2g} hours of measuring")
     text = ", ".join(parts) or "no runs to train"
     print(f"{name}: {text}, by a pilot; the same command goes on after an interruption", file=sys.stderr)
 

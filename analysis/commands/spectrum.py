@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ...runs.store import Run
 from ..edge import with_moments
 from ..objectives import load_objective
+from ..parallel import default_jobs
 from ..result import save
-from ..rows import default_jobs
 from ..snapshots import at_most
 from ..spectrum import SpectrumCurve, spectrum_along
 from .bar import progress

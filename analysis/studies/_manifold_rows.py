@@ -55,8 +55,9 @@ class Component(NamedTuple):
     share_of_decay: float  # variance of e^{-ηλt} θ_0 over that of the whole trajectory
 
 
-def first_components(run: Run) -> Component:
+def first_components(path: Path) -> Component:
     """PC1 of each attention matrix by the paper's definition: even snapshots up to generalization."""
+    run = Run.open(path)
     end = generalized(run, 0.98)
     end = run.steps[-1] if np.isnan(end) else end
     spacing = int(np.diff(run.steps).max())
@@ -71,8 +72,9 @@ def first_components(run: Run) -> Component:
     )
 
 
-def initial_defects(run: Run, *, pairs: int = 9) -> tuple[float, float]:
+def initial_defects(path: Path, *, pairs: int = 9) -> tuple[float, float]:
     """Median float32 defect at the first snapshot as published, and the median exact one."""
+    run = Run.open(path)
     objective, theta = rebuild(run), torch.from_numpy(run.theta(0))
     double, exactly = rebuild(run, dtype=torch.float64), theta.double()
     single, exact = [], []
@@ -83,9 +85,10 @@ def initial_defects(run: Run, *, pairs: int = 9) -> tuple[float, float]:
     return float(np.median(single)), float(np.median(exact))
 
 
-def orthogonality(run: Run, other: Run, *, points: int = 6) -> Array:
+def orthogonality(path: Path, other: Path, *, points: int = 6) -> Array:
     """(points, 4): ρ, and energy inside over k/P: of the run's directions, of the null, of another seed's."""
-    basis, stranger = _directions(run), _directions(other)
+    run = Run.open(path)
+    basis, stranger = _directions(run), _directions(Run.open(other))
     objective = rebuild(run)
     end = generalized(run, 0.98)
     known = np.flatnonzero(run.steps <= (run.steps[-1] if np.isnan(end) else end))
@@ -106,9 +109,8 @@ def orthogonality(run: Run, other: Run, *, points: int = 6) -> Array:
     return np.array(found)
 
 
-def intervened(parent: Path, name: str, *, at: int, steps: int, home: Path) -> tuple[float, float]:
+def intervened(parent: Path, name: str, at: int, steps: int, home: Path) -> tuple[float, float]:
     """Generalization step of one arm (nan for none) and its dose, see `dose`; its run is kept in `home`."""
-    torch.set_num_threads(1)
     run, changes = Run.open(parent), dict(ARMS[name])
     folder = home / f"{parent.name}-{''.join(c if c.isalnum() else '-' for c in name)}"
     if (folder / "run.h5").exists() and Run.open(folder).finished:

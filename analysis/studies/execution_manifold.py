@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from ...runs.store import Run
 from ...runs.sweep import Entry, entries
 from ..claim import Finding, Interpretation, Scale, interval
 from ..lead_time import course, lead_times
+from ..parallel import each
 from ..rows import Progress
 from ..study import Measured
 from ._manifold_claims import CLAIMS
@@ -69,21 +69,23 @@ def spec(scale: Scale) -> Mapping[str, Any]:
     }
 
 
-def measure(folder: Path, *, scale: Scale, released_data: Path | None, progress: Progress) -> Measured:
+def measure(
+    folder: Path, *, scale: Scale, released_data: Path | None, jobs: int, progress: Progress
+) -> Measured:
     """Components, defects, onsets, orthogonality, and branches with interventions from one state."""
     kind = _QUICK if scale == "quick" else _PAPER
     groups = _grouped(folder, entries(spec(scale)))
     parents = groups["add", kind["rate"]]
-    home = folder / "arms"
-    arms = {name: _arm(parents, name, kind, home, progress) for name in ARMS}
+    arms = _arms(parents, kind, folder / "arms", jobs, progress)
     before = np.array([generalized(Run.open(path), 0.98) for path in parents])
-    components = np.array(
-        [[first_components(Run.open(path)) for path in groups[task, kind["rate"]]] for task in _OPERATIONS]
-    )
-    defects = np.array([initial_defects(Run.open(path)) for path in groups["untrained", 1e-3]])
-    runs = [Run.open(path) for path in parents]
-    energy = np.array([orthogonality(run, runs[(k + 1) % len(runs)]) for k, run in enumerate(runs)])
-    onsets, onset_arrays = _onsets(groups, kind, progress)
+    trained = [(path,) for task in _OPERATIONS for path in groups[task, kind["rate"]]]
+    components = np.array(list(each(first_components, trained, jobs=jobs)))
+    components = components.reshape(len(_OPERATIONS), len(parents), -1)
+    untrained = [(path,) for path in groups["untrained", 1e-3]]
+    defects = np.array(list(each(initial_defects, untrained, jobs=jobs)))
+    beside = zip(parents, [*parents[1:], parents[0]], strict=True)
+    energy = np.array(list(each(orthogonality, beside, jobs=jobs)))
+    onsets, onset_arrays = _onsets(groups, kind, jobs, progress)
     findings = (
         _component_finding(components),
         _defect_finding(defects),
@@ -109,29 +111,22 @@ def _grouped(folder: Path, runs: Sequence[Entry]) -> dict[tuple[str, Any], list[
     return found
 
 
-def _arm(
-    parents: Sequence[Path], name: str, kind: Mapping[str, Any], home: Path, progress: Progress
-) -> list[tuple[float, float]]:
-    from joblib import Parallel, delayed
-
-    jobs = min(len(os.sched_getaffinity(0)), len(parents), 4)
-    work = (
-        delayed(intervened)(path, name, at=kind["at"], steps=kind["budget"], home=home) for path in parents
-    )
-    rows = Parallel(n_jobs=jobs, return_as="generator")(work)
-    return list(progress(rows, description=name, total=len(parents)))
+def _arms(
+    parents: Sequence[Path], kind: Mapping[str, Any], home: Path, jobs: int, progress: Progress
+) -> dict[str, list[tuple[float, float]]]:
+    """Generalization step and dose of every arm, one for each parent."""
+    calls = [(path, name, kind["at"], kind["budget"], home) for name in ARMS for path in parents]
+    found = list(progress(each(intervened, calls, jobs=jobs), description="arms", total=len(calls)))
+    return {name: found[k * len(parents) : (k + 1) * len(parents)] for k, name in enumerate(ARMS)}
 
 
 def _onsets(
-    groups: Mapping[tuple[str, Any], Sequence[Path]], kind: Mapping[str, Any], progress: Progress
+    groups: Mapping[tuple[str, Any], Sequence[Path]], kind: Mapping[str, Any], jobs: int, progress: Progress
 ) -> tuple[tuple[Finding, Finding], dict[str, NDArray[Any]]]:
     """Onset before generalization, and the power law over learning rates, each by seed."""
-    from joblib import Parallel, delayed
-
     settings = [one for one in groups if one[0] in ("add", "random_labels")]
     paths = [path for one in settings for path in groups[one]]
-    jobs = min(len(os.sched_getaffinity(0)), 4)
-    rows = Parallel(n_jobs=jobs, return_as="generator")(delayed(_course)(path) for path in paths)
+    rows = each(_course, ((path,) for path in paths), jobs=jobs)
     courses = dict(zip(paths, progress(rows, description="onsets", total=len(paths)), strict=True))
     trained = [groups[one] for one in settings if one[0] != "random_labels"]
     rules = ("published_float32", "defect", "curvature", "train_loss / 10", "gradient_norm / 10")
@@ -175,9 +170,6 @@ def _onsets(
 
 
 def _course(path: Path) -> Any:
-    import torch
-
-    torch.set_num_threads(1)
     return course(Run.open(path))
 
 

@@ -14,6 +14,7 @@ from ...runs.store import Run
 from ...runs.sweep import entries
 from ..claim import Claim, Finding, Interpretation, Scale
 from ..feature_learning import Guesses
+from ..parallel import each
 from ..rows import Progress
 from ..study import Measured
 from ._feature_lottery_rows import Descent, Row, descent, row
@@ -200,17 +201,25 @@ def spec(scale: Scale) -> Mapping[str, Any]:
     return {"base": base, "runs": [arm | {"seed": seed} for seed in range(SEEDS) for arm in arms]}
 
 
-def measure(folder: Path, *, scale: Scale, released_data: Path | None, progress: Progress) -> Measured:
+def measure(
+    folder: Path, *, scale: Scale, released_data: Path | None, jobs: int, progress: Progress
+) -> Measured:
     """Gradient descent of small networks against the reduced flow, then the runs under AdamW."""
-    names = [entry.name for entry in entries(spec(scale)) if (folder / entry.name / "run.h5").exists()]
-    shown = progress(names, description="runs", total=len(names))
-    rows = [made for name in shown if (made := row(Run.open(folder / name))) is not None]
-    small = [descent(seed) for seed in range(SEEDS)]
+    homes = [
+        home for entry in entries(spec(scale)) if (home := folder / entry.name).joinpath("run.h5").exists()
+    ]
+    read = progress(each(_row, ((h,) for h in homes), jobs=jobs), description="runs", total=len(homes))
+    rows = [one for one in read if one is not None]
+    small = list(each(descent, ((seed,) for seed in range(SEEDS)), jobs=jobs))
     full = [row for row in rows if row.modulus == 23 and row.decay == 0]
     grok = [row for row in rows if row.modulus == 31 and row.decay > 0]
     still = [row for row in rows if row.modulus == 31 and row.decay == 0]
     found = _small_findings(small) + _full_findings(full) + _grokking_findings(grok, still)
     return Measured(found, _arrays(small, full, grok, still))
+
+
+def _row(home: Path) -> Row | None:
+    return row(Run.open(home))
 
 
 def _small_findings(small: Sequence[Descent]) -> tuple[Finding, ...]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...runs.sweep import entries
 from ..claim import Finding, Interpretation, Scale
+from ..parallel import each
 from ..rows import Progress, identity
 from ..study import Measured
 from ._norm_claims import CLAIMS
@@ -61,14 +62,18 @@ def spec(scale: Scale) -> Mapping[str, Any]:
 
 
 def measure(
-    folder: Path, *, scale: Scale, released_data: Path | None = None, progress: Progress = identity
+    folder: Path,
+    *,
+    scale: Scale,
+    released_data: Path | None = None,
+    jobs: int = 1,
+    progress: Progress = identity,
 ) -> Measured:
     """The passages of every run from memorization to generalization, and the authors' where released."""
     runs, cells = entries(spec(scale), source="study norm-separation"), _cells(scale)
-    shown = progress(enumerate(runs), description="passages", total=len(runs))
-    found: list[list[Passage]] = [[] for _ in cells]
-    for i, entry in shown:
-        found[i % len(cells)].append(passage(folder / entry.name))
+    rows = each(passage, ((folder / entry.name,) for entry in runs), jobs=jobs)
+    passages = list(progress(rows, description="passages", total=len(runs)))
+    found: list[list[Passage]] = [passages[i :: len(cells)] for i in range(len(cells))]
     arms = {name: [found[cells.index(cell)] for cell in arm] for name, arm in ARMS[scale].items()}
     theirs = None if released_data is None else released(released_data)
     return Measured(findings(arms, theirs), _arrays(arms))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from joblib import Memory
 from numpy.typing import ArrayLike, NDArray
 
+from ...geometry.ridge_network import Curves
 from ..claim import Claim, Finding, Interpretation, Scale
+from ..parallel import each
 from ..rows import Progress, identity
 from ..study import Measured
 from ._ridge_models import (
@@ -136,41 +139,66 @@ def spec(scale: Scale) -> Mapping[str, Any]:
 
 
 def measuring_seconds(scale: Scale) -> float:
-    """How long `measure` takes, from one draw of the default cell and some steps of the networks."""
-    linear, networks = (range(count) for count in SEEDS[scale])
+    """How long `measure` takes in one process, from one draw of each kind and some steps of a network."""
+    linear, networks = SEEDS[scale]
     network = NETWORKS[scale]
     steps = sum(map(network.last, network.ridges))
-    each = _seconds(lambda: two_layer(network, network.ridges[0], networks, at=[20])) / 20
-    cells = (len(RIDGES) + 1 + len(VARIANCES) + len(SAMPLES)) * len(linear)
-    draws = _seconds(lambda: one_cell(Setting(samples=400), 0)) * cells
-    return steps * each + draws + _seconds(lambda: feature_times(0)) * len(networks)
+    step = _seconds(lambda: two_layer(network, network.ridges[0], [0], at=[50])) / 50
+    cells = len(RIDGES) + 1 + len(VARIANCES) + len(SAMPLES)
+    draw = _seconds(lambda: one_cell(Setting(samples=400), 0))
+    return cells * linear * draw + networks * (steps * step + _seconds(lambda: feature_times(0)))
 
 
 def measure(
-    folder: Path, *, scale: Scale, released_data: Path | None = None, progress: Progress = identity
+    folder: Path,
+    *,
+    scale: Scale,
+    released_data: Path | None = None,
+    jobs: int = 1,
+    progress: Progress = identity,
 ) -> Measured:
-    """Times of independent draws in every cell, exact but for the two-layer network."""
+    """Times of independent draws in every cell, exact but for the two-layer network.
+
+    Every part is kept in `folder` once it is done, so that an interrupted call goes on.
+    """
     linear, networks = (range(count) for count in SEEDS[scale])
     cells = {
         "ridge": [Setting(ridge=ridge) for ridge in (*RIDGES, STRONG)],
         "variance": [Setting(variance=variance) for variance in VARIANCES],
         "samples": [Setting(samples=samples) for samples in SAMPLES],
     }
-    found: dict[str, Array] = {}
+    network, kept = NETWORKS[scale], Memory(folder / "parts", verbose=0)
+    calls: list[tuple[Any, ...]] = [
+        (kept, two_layer, network, ridge, [seed]) for ridge in network.ridges for seed in networks
+    ]
+    calls += [(kept, feature_times, seed) for seed in networks]
+    calls += [
+        (kept, one_cell, one, seed) for settings in cells.values() for seed in linear for one in settings
+    ]
+    parts = iter(progress(each(_part, calls, jobs=jobs), description="draws", total=len(calls)))
+    curves = [_together([next(parts) for _ in networks]) for _ in network.ridges]
+    found = {"features": np.array([next(parts) for _ in networks])}
     for name, settings in cells.items():
-        seeds = progress(linear, description=name, total=len(linear))
-        found[name] = np.array([[one_cell(cell, seed) for cell in settings] for seed in seeds])
-    features = progress(networks, description="random features", total=len(networks))
-    found["features"] = np.array([feature_times(seed) for seed in features])
-    network = NETWORKS[scale]
-    shown = progress(network.ridges, description="networks", total=len(network.ridges))
-    curves = [two_layer(network, ridge, networks) for ridge in shown]
+        found[name] = np.array([[next(parts) for _ in settings] for _ in linear])
     found["network"] = np.stack([network_times(curve) for curve in curves], axis=1)
     found |= example_curves() | {"descended": descended(linear)}
     found["network_ridge"] = np.array(network.ridges)
     found["network_steps"] = curves[0].steps.astype(np.float64)
     found["network_train"], found["network_population"] = curves[0].train_loss, curves[0].population_loss
-    return Measured(findings(found, network), found)
+    answers = Measured(findings(found, network), found)
+    kept.clear(warn=False)  # the next call measures anew
+    return answers
+
+
+def _part(kept: Memory, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the function returns, from `kept` if an interrupted call had it already."""
+    return kept.cache(function)(*arguments)
+
+
+def _together(curves: Sequence[Curves]) -> Curves:
+    """Curves of one network each, at the same steps."""
+    rows = (np.concatenate(parts) for parts in zip(*(curve[1:] for curve in curves), strict=True))
+    return Curves(curves[0].steps, *rows)
 
 
 def example_curves() -> dict[str, Array]:

@@ -15,6 +15,7 @@ from ...runs.store import Run
 from ...runs.sweep import entries
 from ..claim import Claim, Finding, Interpretation, Scale
 from ..idealized import KINDS, Extraction, extraction
+from ..parallel import each
 from ..rows import Progress
 from ..study import Measured
 
@@ -171,12 +172,15 @@ def spec(scale: Scale) -> Mapping[str, Any]:
     return {"base": base, "runs": [{"steps": 1000}, long], "grid": {"label_noise": noises}, "seeds": 5}
 
 
-def measure(folder: Path, *, scale: Scale, released_data: Path | None, progress: Progress) -> Measured:
+def measure(
+    folder: Path, *, scale: Scale, released_data: Path | None, jobs: int, progress: Progress
+) -> Measured:
     """The construction table, and the waves of every run at its start, at saturation and at its end."""
-    homes = [folder / entry.name for entry in entries(spec(scale))]
-    shown = progress(homes, description="runs", total=len(homes))
-    rows = [extraction(Run.open(home)) for home in shown if _saturated(home)]
-    built = np.array([[_built(units, seed) for seed in range(BUILT)] for units in UNITS])
+    homes = [home for entry in entries(spec(scale)) if _saturated(home := folder / entry.name)]
+    found_rows = each(_extracted, ((home,) for home in homes), jobs=jobs)
+    rows = list(progress(found_rows, description="runs", total=len(homes)))
+    cells = [(units, seed) for units in UNITS for seed in range(BUILT)]
+    built = np.array(list(each(_built, cells, jobs=jobs))).reshape(len(UNITS), BUILT, -1)
     found = _construction_findings(built) + _saturation_findings(rows) + _final_findings(rows, scale)
     return Measured(found, _arrays(rows, built))
 
@@ -184,6 +188,10 @@ def measure(folder: Path, *, scale: Scale, released_data: Path | None, progress:
 def _saturated(home: Path) -> bool:
     """Whether the run is there and once had 99 % of its training labels right."""
     return (home / "run.h5").exists() and milestones(Run.open(home)).first_memorized is not None
+
+
+def _extracted(home: Path) -> Extraction:
+    return extraction(Run.open(home))
 
 
 def _built(units: int, seed: int) -> list[float]:

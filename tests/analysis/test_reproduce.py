@@ -30,7 +30,7 @@ def toy(*, base=SMALL):
     module.TITLE, module.SOURCE, module.CLAIMS = "A toy", "Nobody 2026", CLAIMS
     module.spec = lambda scale: {"base": base, "seeds": 5}
 
-    def measure(folder, *, scale, released_data, progress):
+    def measure(folder, *, scale, released_data, jobs, progress):
         runs = [Run.open(path.parent) for path in sorted(folder.glob("*/run.h5"))]
         losses = tuple(float(run.metrics["train_loss"].value[-1]) for run in runs)
         counted = Finding("three", (float(len(runs)),), "not supported", "counted")

@@ -58,3 +58,27 @@ def test_the_command_answers_every_claim(small, tmp_path, capsys):
     assert len(memorized) == 2
     assert (memorized <= 1).all()
     assert (generalized >= 1).all()
+
+
+def test_an_interrupted_measurement_goes_on(small, tmp_path, monkeypatch):
+    made = []
+
+    def counted(cell, seed):
+        made.append((cell, seed))
+        return models.one_cell(cell, seed)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "one_cell", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "findings", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            study.measure(tmp_path, scale="quick")
+    drawn = len(made)
+    assert drawn > 0
+    found = study.measure(tmp_path, scale="quick")
+    assert len(made) == drawn  # nothing again
+    again = study.measure(tmp_path, scale="quick")
+    assert len(made) == 2 * drawn  # all again, as the first was complete
+    assert again.findings == found.findings

@@ -61,8 +61,7 @@ def test_findings_answer_the_claims_in_order(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(study, "_QUICK", TINY)
     monkeypatch.setattr(study, "SEEDS", 2)
     monkeypatch.setattr(lead_time, "_COUNT", 6)
-    monkeypatch.setattr(study.os, "sched_getaffinity", lambda _: {0})  # in this process
-    found = study.measure(folder, scale="quick", released_data=None, progress=identity)
+    found = study.measure(folder, scale="quick", released_data=None, jobs=1, progress=identity)
     assert [f.claim for f in found.findings] == [claim.name for claim in study.CLAIMS]
     assert all(f.evidence and len(f.values) == 2 for f in found.findings)
     assert found.arrays["arms"].shape == (len(rows.ARMS), 2, 2)
@@ -73,13 +72,13 @@ def test_findings_answer_the_claims_in_order(folder: Path, monkeypatch: pytest.M
     arms = sorted((folder / "arms").glob("*/run.h5"))
     assert len(arms) == 2 * len(rows.ARMS)
     stamps = [path.stat().st_mtime_ns for path in arms]
-    study.measure(folder, scale="quick", released_data=None, progress=identity)
+    study.measure(folder, scale="quick", released_data=None, jobs=1, progress=identity)
     assert [path.stat().st_mtime_ns for path in arms] == stamps
 
 
 def test_components_are_those_of_a_plain_svd(folder: Path) -> None:
-    run = Run.open(folder / entries(SPEC)[0].name)
-    found = rows.first_components(run)
+    path = folder / entries(SPEC)[0].name
+    run, found = Run.open(path), rows.first_components(path)
     even = np.flatnonzero(run.steps % 10 == 0)
     shares = []
     for one in run.table.matrices():
@@ -94,14 +93,13 @@ def test_components_are_those_of_a_plain_svd(folder: Path) -> None:
 
 
 def test_orthogonality_is_dimension_counting_for_nulls(folder: Path) -> None:
-    one, two = (Run.open(folder / entry.name) for entry in entries(SPEC)[0:8:7])
+    one, two = (folder / entry.name for entry in entries(SPEC)[0:8:7])
     found = rows.orthogonality(one, two, points=3)
-    chance = 8 / one.table.size
+    chance = 8 / Run.open(one).table.size
     np.testing.assert_allclose(found[:, 0] ** 2, 1 - found[:, 1] * chance, rtol=1e-9)
 
 
 def test_float32_defects_exceed_exact_ones_at_the_start(folder: Path) -> None:
-    run = Run.open(folder / entries(SPEC)[6].name)
-    single, exact = rows.initial_defects(run, pairs=5)
+    single, exact = rows.initial_defects(folder / entries(SPEC)[6].name, pairs=5)
     assert single > 0
     assert exact > 0

@@ -91,7 +91,7 @@ def test_specs_pair_the_arms_by_seed() -> None:
 def test_findings_answer_the_claims_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature_lottery, "spec", lambda _: SPEC)
     monkeypatch.setattr(feature_lottery, "SEEDS", 2)
-    found = feature_lottery.measure(folder, scale="quick", released_data=None, progress=identity)
+    found = feature_lottery.measure(folder, scale="quick", released_data=None, jobs=1, progress=identity)
     assert [f.claim for f in found.findings] == [c.name for c in feature_lottery.CLAIMS]
     assert all(f.evidence for f in found.findings)
 

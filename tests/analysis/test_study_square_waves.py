@@ -49,7 +49,7 @@ def test_random_labels_are_uniform() -> None:
 def test_findings_answer_the_claims_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(square_waves, "spec", lambda _: SPEC)
     monkeypatch.setattr(square_waves, "BUILT", 6)
-    found = square_waves.measure(folder, scale="quick", released_data=None, progress=identity)
+    found = square_waves.measure(folder, scale="quick", released_data=None, jobs=1, progress=identity)
     assert [f.claim for f in found.findings] == [c.name for c in square_waves.CLAIMS]
     assert all(f.evidence for f in found.findings)
     assert len(found.findings[0].values) == 6
