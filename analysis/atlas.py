@@ -152,8 +152,8 @@ def _code(one: Reproduction) -> str:
 
 def _sentence(text: str) -> str:
     """With a capital, unless it begins with a symbol, and a full stop."""
-    first = text.split(maxsplit=1)[0] if text else ""
-    if len(first) > 1 and first.isascii() and first.isalpha():
+    first = text.split(maxsplit=1)[0].rstrip(",:;") if text else ""
+    if first == "a" or (len(first) > 1 and first.isascii() and first.isalpha()):
         text = text[0].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."
 

@@ -86,7 +86,7 @@ def reproduce(
         ValueError: no such study, or its findings don't answer its claims one by one.
     """
     module, started = study(name), time.monotonic()
-    home = Path(folder)
+    home = Path(folder).absolute()  # workers of a cluster may stand elsewhere
     make_folder(home)
     wanted = training(name, scale)
     outcomes = sweep(wanted, home, jobs=jobs, trust=True, progress=progress) if wanted else ()

@@ -6,13 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
+from grokscope.analysis import atlas, reproduction
+from grokscope.analysis.claim import Claim, Finding
+from grokscope.analysis.commands import reproduce
 from grokscope.analysis.commands.main import main
 from grokscope.analysis.commands.many import _without_scheduler
+from grokscope.analysis.parallel import each
 from grokscope.analysis.result import walk
+from grokscope.analysis.study import Measured
 from grokscope.runs import cluster, sweep
 from grokscope.runs.cluster import on_cluster, ordered, unordered
 from grokscope.runs.named import load
@@ -108,6 +115,7 @@ def test_a_sweep_survives_the_death_of_a_worker(dask, tmp_path, capsys, monkeypa
     one_analysis_of_many_runs(dask, tmp_path, entries, capsys)
     one_command_over_the_snapshots(dask, str(tmp_path / "here" / entries[0].name), capsys)
     the_snapshots_of_one_run(dask, Run.open(tmp_path / "here" / entries[0].name), monkeypatch)
+    a_study(dask, tmp_path, monkeypatch, capsys)
 
 
 def one_analysis_of_many_runs(dask, tmp_path, entries, capsys):
@@ -151,6 +159,36 @@ def the_snapshots_of_one_run(dask, run, monkeypatch):
     assert there["alone"].all()
     assert not here["alone"][1:].any()
     assert not cluster.connected()
+
+
+def last_loss(path):
+    return float(Run.open(path).metrics["train_loss"].value[-1]), os.getpid()
+
+
+def a_study(dask, tmp_path, monkeypatch, capsys):
+    """Trained and measured on the workers, in a folder that was given relative to here."""
+    module = ModuleType("grokscope.analysis.studies.toy_study")
+    module.TITLE, module.SOURCE = "A toy", "Nobody 2026"
+    module.CLAIMS = (Claim("one", "Losses fall.", "< 10", "Table 1", "number", "loss", -np.inf, 10),)
+    module.spec = lambda scale: tomllib.loads(SPEC)
+
+    def measure(folder, *, scale, released_data, jobs, progress):
+        runs = [(path.parent,) for path in sorted(folder.glob("*/run.h5"))]
+        found = list(each(last_loss, runs, jobs=jobs))
+        assert os.getpid() not in {home for _, home in found}
+        return Measured((Finding("one", tuple(loss for loss, _ in found), "supported", "they do"),))
+
+    module.measure = measure
+    monkeypatch.setitem(sys.modules, "grokscope.analysis.studies.toy_study", module)
+    for place in (reproduction, atlas, reproduce):
+        monkeypatch.setattr(place, "studies", lambda: ("toy-study",))
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "toy-study", "--out", "studies", "--quiet", "--json"]
+    assert main([*words, "--scheduler", dask.address]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["studies"]
+    assert len(found["findings"][0]["values"]) == found["runs"] == 3
+    assert found["skipped"] == 0
+    assert not found["failed_runs"]
 
 
 def test_workers_with_several_threads_are_refused(dask):

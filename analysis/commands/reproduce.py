@@ -57,7 +57,7 @@ def command(
         kept: with --all, measure nothing and write the atlas of what OUT holds.
         released_data: folder with the files that the paper's authors published.
         jobs: processes that train and measure, each with one thread; by default one per core, at most 4.
-        scheduler: address of a Dask scheduler (tcp://...) whose workers train instead.
+        scheduler: address of a Dask scheduler (tcp://...) whose workers train and measure instead.
         quiet: show no progress bar.
         json: print one JSON object instead of a table.
     """
