@@ -64,7 +64,7 @@ def command(
         density_probes: random vectors for each spectral density; 0 for no densities.
         density_nodes: products per vector.
         dtype: precision; by default the run's.
-        warm: start at the pairs of the snapshot before, a tenth of the energy random, instead of at random.
+        warm: mix the pairs of the snapshot before into the random starts; it seldom saves products.
         seed: of the random vectors and batches.
         objective: module:function that returns the loss of a run without configuration.
         jobs: processes of one thread each; by default one per core, at most 4, and one for a warm start.
