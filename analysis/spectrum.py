@@ -125,10 +125,10 @@ def spectrum_along(
     `options` are the fields of `SpectrumOptions`: numbers of pairs at both ends, tolerance, budget of
     products. Every problem starts at random, with `warm` mixed with the pairs of the snapshot before, which
     saves little where the proof of the end is what costs (see `lanczos`): none on the default run.
-    `matrices` are those that get ‖W‖² λ_max(H_WW), by name pattern or group: `heaviest` is the one with the largest norm at
-    the first snapshot, `all` costs about ten products for each. The density is taken before memorization,
-    midway to generalization and at the end, from density_probes·density_nodes products each (0: none). In all
-    about 70 products a snapshot. `objective` is needed for a run without a configuration.
+    `matrices` are those that get ‖W‖² λ_max(H_WW), by name pattern or group: `heaviest` is the one with the
+    largest norm at the first snapshot, `all` costs about ten products for each. The density is taken before
+    memorization, midway to generalization and at the end, from density_probes·density_nodes products each (0:
+    none). In all about 70 products a snapshot. `objective` is needed for a run without a configuration.
 
     Raises:
         ValueError: the loss is no function of theta (the message says why), or an option is out of bounds.
