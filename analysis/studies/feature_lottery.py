@@ -162,8 +162,8 @@ CLAIMS = (
 def spec(scale: Scale) -> Mapping[str, Any]:
     """The paper's runs: quadratic units on all pairs (p = 23), and ReLU units that grok (p = 31).
 
-    All pairs but one, since a run needs a test sample. The paper warms up over 10 steps; we don't. quick: 6,000
-    steps of the network that groks, 4,000 without decay. paper: all 50,000.
+    All pairs but one, since a run needs a test sample. The paper warms up over 10 steps; we don't. quick:
+    6,000 steps of the network that groks, 4,000 without decay. paper: all 50,000.
     """
     base: dict[str, Any] = {
         "model": "two_layer",
