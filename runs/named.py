@@ -30,8 +30,9 @@ def load(name: str, *, field: str, trust: bool) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     try:
         found = _import(module)
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"{field}={name!r}: module {module!r} can't be imported: {error}") from error
+    except Exception as error:  # importing runs whatever stands there
+        kind = "" if isinstance(error, ImportError | ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"{field}={name!r}: module {module!r} can't be imported: {kind}{error}") from error
     function = getattr(found, attribute, None)
     if not callable(function):
         raise ValueError(f"{field}={name!r}: {module!r} has no function {attribute!r}; write module:function")

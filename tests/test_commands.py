@@ -134,10 +134,7 @@ def test_what_goes_wrong_becomes_a_code(monkeypatch, capsys, error, code):
 
 
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
-    def command():
-        raise KeyError("a fault of ours")
-
-    monkeypatch.setattr(import_module("grokscope.analysis.commands.info"), "command", command)
+    monkeypatch.setattr(dispatcher, "_dispatch", {}.pop)  # it knows no such key
     with pytest.raises(KeyError):
         main(["info"])
 
@@ -278,3 +275,49 @@ def test_tables_in_pipes_are_aligned_text(capsys):
         "bcd   12.35    -",
     ]
     assert [cell(float("nan")), cell(3), cell(1e-9)] == ["nan", "3", "1e-09"]
+
+
+OWN_CODE = """
+import torch
+
+
+def task(config, *, broken=False):
+    if broken:
+        return {}["pairs"]
+    return torch.arange(8).reshape(4, 2), torch.tensor([0, 1, 0, 1])
+
+
+class Model(torch.nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs.float()).reshape(3, 5)
+
+
+def model(config, task):
+    return Model(2, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "line", "said"),
+    [
+        ("own_task", ["--task-options", "broken=true"], 7, "KeyError: 'pairs'"),
+        ("own_model", ["--model", "own_model:model"], 13, "RuntimeError: shape '[3, 5]'"),
+        ("own_typo", [], None, "'own_typo' can't be imported: NameError: name 'tensor'"),
+    ],
+)
+def test_what_goes_wrong_in_own_code_is_told_in_one_line(
+    module, words, line, said, tmp_path, monkeypatch, capsys
+):
+    file = tmp_path / f"{module}.py"
+    file.write_text("pairs = tensor([1])\n" if line is None else OWN_CODE)
+    monkeypatch.chdir(tmp_path)
+    base = ["train", "--out", "run", "--steps", "2", "--batch-size", "full", "--quiet"]
+    assert main([*base, "--task", f"{module}:task", *words]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "Traceback" not in told
+    if line is not None:
+        assert f"grokscope: {file}:{line}: " in told
+        monkeypatch.setenv("GROKSCOPE_TRACEBACK", "1")
+        with pytest.raises((KeyError, RuntimeError)):
+            main([*base, "--task", f"{module}:task", *words])

@@ -19,6 +19,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from .foreign import place
+
 COMMANDS = {
     "train": "train a run, or resume an unfinished one",
     "analyze": "ask a question of a run's snapshots; `grokscope analyze --help` lists them",
@@ -72,6 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("GROKSCOPE_TRACEBACK"):
             raise
         return _complain(_line(error), 1 if getattr(error, "errno", None) in _FAILURES else 2)
+    except Exception as error:
+        if os.environ.get("GROKSCOPE_TRACEBACK") or (where := place(error)) is None:
+            raise
+        whole = "GROKSCOPE_TRACEBACK=1 shows the whole traceback"
+        return _complain(f"{where}: {type(error).__name__}: {_line(error)}; {whole}", 2)
     return code
 
 
