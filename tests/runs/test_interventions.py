@@ -170,20 +170,31 @@ def test_frozen_decay_keeps_what_gets_no_gradient(parent, tmp_path):
     np.testing.assert_allclose(late, shrunk - theta, rtol=0.1, atol=2e-3)
 
 
+def ended_by(number, at):
+    def progress(steps):
+        for step in steps:
+            if step == at:
+                os.kill(os.getpid(), number)
+            yield step
+
+    return progress
+
+
 def test_killed_and_resumed_it_is_the_same(parent, tmp_path):
     options = {"kind": "noise", "every": 3, "displacement": 0.05, "push": "commutator"}
     whole = child(parent, tmp_path / "whole", **options)
-
-    def interrupted(steps):
-        for step in steps:
-            if step == 31:
-                os.kill(os.getpid(), signal.SIGTERM)
-            yield step
-
     path, changes = tmp_path / "killed", {"intervention": {"start": 20, **options}}
     with pytest.raises(KeyboardInterrupt):
-        branch(parent, path, at=20, changes=changes, progress=interrupted)
-    assert 20 < Run.open(path).steps[-1] < 40
+        branch(parent, path, at=20, changes=changes, progress=ended_by(signal.SIGTERM, 25))
+    assert Run.open(path).steps[-1] == 24
+    for step in (28, 31, 36):
+        process = os.fork()
+        if process == 0:
+            killed = ended_by(signal.SIGKILL, step)
+            train(Run.open(path).config, path, commit_bytes=1, progress=killed)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+    assert 24 < Run.open(path).steps[-1] < 40
     again = train(Run.open(path).config, path)
     assert again.hash == whole.hash
     assert again.provenance["source"] == {"path": str(parent.path), "hash": parent.hash}
