@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...runs.store import Run
 from ...runs.sweep import Entry, entries
 from ..claim import Finding, Interpretation, Scale, interval
-from ..lead_time import course, lead_times
+from ..lead_time import Course, course, lead_times
 from ..parallel import each
 from ..rows import Progress
 from ..study import Measured
@@ -39,6 +39,7 @@ _QUICK: Mapping[str, Any] = {
 }
 _PAPER: Mapping[str, Any] = {"at": 500, "budget": 15_000, "rates": (1e-4, 3e-4, 1e-3, 3e-3), "rate": 1e-3}
 _OPERATIONS = ("add", "sub", "mul")
+_RULES = ("published_float32", "defect", "curvature", "train_loss / 10", "gradient_norm / 10")
 
 
 def spec(scale: Scale) -> Mapping[str, Any]:
@@ -128,48 +129,49 @@ def _onsets(
     paths = [path for one in settings for path in groups[one]]
     rows = each(_course, ((path,) for path in paths), jobs=jobs)
     courses = dict(zip(paths, progress(rows, description="onsets", total=len(paths)), strict=True))
-    trained = [groups[one] for one in settings if one[0] != "random_labels"]
-    rules = ("published_float32", "defect", "curvature", "train_loss / 10", "gradient_norm / 10")
+    trained = [[courses[path] for path in groups[one]] for one in settings if one[0] == "add"]
     table = np.array(
-        [
-            [
-                [courses[path].onsets[rule].step for rule in rules] + [courses[path].generalized]
-                for path in one
-            ]
-            for one in trained
-        ]
+        [[[one.onsets[rule].step for rule in _RULES] + [one.generalized] for one in row] for row in trained]
     )  # (settings, seeds, rules + 1)
+    control = np.array(
+        [courses[path].onsets[_RULES[0]].step for path in groups["random_labels", kind["rate"]]]
+    )
+    return (_onset_finding(table, control), _lead_finding(trained)), {"onsets": table, "control": control}
+
+
+def _onset_finding(table: Array, control: Array) -> Finding:
+    """From onsets and generalization (settings, seeds, rules + 1), and onsets on random labels."""
     leads = table[..., :-1] < table[..., -1:]
-    control = [
-        courses[path].onsets["published_float32"].step for path in groups["random_labels", kind["rate"]]
-    ]
     alarms = float(np.isfinite(control).mean())
     trivial = float(leads[..., 3:].any(axis=-1).mean())
-    shares = ", ".join(f"{rule} {leads[..., k].mean():.2f}" for k, rule in enumerate(rules))
-    first = Finding(
-        "onset comes first",
+    shares = ", ".join(f"{rule} {leads[..., k].mean():.2f}" for k, rule in enumerate(_RULES))
+    return Finding(
+        CLAIMS[2].name,
         tuple(leads[..., 0].mean(axis=0).tolist()),
         "not supported" if alarms >= 0.5 or trivial >= leads[..., 0].mean() else "supported",
         f"share of runs that lead by rule: {shares}; the published rule sounds in {alarms:.2f} of the runs "
         "on random labels too, which never generalize",
     )
-    laws = [lead_times([courses[one[seed]] for one in trained], draws=1)[0].law for seed in range(SEEDS)]
+
+
+def _lead_finding(trained: Sequence[Sequence[Course]]) -> Finding:
+    """From courses by setting and seed: a power law for each seed."""
+    laws = [lead_times([row[seed] for row in trained], draws=1)[0].law for seed in range(SEEDS)]
     known = [law for law in laws if law is not None]
     exponents = tuple(np.nan if law is None else law.exponent for law in laws)
     nulls = [law.null_exponent for law in known if np.isfinite(law.null_exponent)]
     excess = np.array([law.exponent - law.null_exponent for law in known])
     slope = np.mean([law.onset_slope for law in known]) if known else np.nan
-    second = Finding(
-        "leads grow faster than delays",
+    return Finding(
+        CLAIMS[3].name,
         exponents,
         "undecided" if not known else "supported" if interval(excess.tolist())[0] > 0 else "not supported",
         f"leads t − c with one constant onset c have exponent {np.mean(nulls) if nulls else np.nan:.2f} by "
         f"algebra; slope of log onset on log t {slope:.2f} (0: constant, 1: a fixed fraction)",
     )
-    return (first, second), {"onsets": table, "control": np.array(control)}
 
 
-def _course(path: Path) -> Any:
+def _course(path: Path) -> Course:
     return course(Run.open(path))
 
 
