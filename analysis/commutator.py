@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
 from pathlib import Path
@@ -137,12 +137,7 @@ def commutator_along(
     chosen = at_most(run, 16) if snapshots is None else np.asarray(snapshots)
     objectives = _objectives(run, objective)
     size = _batch_size(run, batch_size, objectives.own.num_samples)
-    if pairs < 1 or not 0 <= split_pairs <= pairs:
-        raise ValueError(
-            f"pairs={pairs}, split_pairs={split_pairs}: need 1 <= pairs and split_pairs <= pairs"
-        )
-    if reference is not None and reference.table != run.table:
-        raise ValueError(f"reference={str(reference.path)!r} has other parameters than {run.path}")
+    _check(run, reference, pairs, split_pairs)
     options: dict[str, Any] = {
         "batch_size": size,
         "replacement": run.config is None or run.config.replacement,
@@ -154,19 +149,10 @@ def commutator_along(
         "singular": singular,
         "seed": 0 if run.config is None else run.config.seed,
     }
-    probe = Probe(
-        run=run,
-        objectives=objectives,
-        whole=_whole(run, rank),
-        reference=reference,
-        reference_objective=None if reference is None else rebuild(reference).with_chunk_size(_CHUNK),
-        reference_whole=None if reference is None else _whole(reference, rank),
-        **options,
-    )
     columns: dict[str, Any] = walk(
         run,
         chosen,
-        probe,
+        _probe(run, objectives, reference, options),
         kind=CommutatorCurve.KIND,
         revision=CommutatorCurve.REVISION,
         options=options | {"reference": None if reference is None else reference.identity},
@@ -175,15 +161,47 @@ def commutator_along(
         progress=progress,
         jobs=jobs,
     )
-    steps = run.steps[chosen]
+    return _curve(run, run.steps[chosen], columns, options, factor)
+
+
+def _check(run: Run, reference: Run | None, pairs: int, split_pairs: int) -> None:
+    if pairs < 1 or not 0 <= split_pairs <= pairs:
+        raise ValueError(
+            f"pairs={pairs}, split_pairs={split_pairs}: need 1 <= pairs and split_pairs <= pairs"
+        )
+    if reference is not None and reference.table != run.table:
+        raise ValueError(f"reference={str(reference.path)!r} has other parameters than {run.path}")
+
+
+def _probe(run: Run, objectives: Objectives, reference: Run | None, options: Mapping[str, Any]) -> Probe:
+    """What is asked at each snapshot."""
+    return Probe(
+        run=run,
+        objectives=objectives,
+        whole=_whole(run, options["rank"]),
+        reference=reference,
+        reference_objective=None if reference is None else rebuild(reference).with_chunk_size(_CHUNK),
+        reference_whole=None if reference is None else _whole(reference, options["rank"]),
+        **options,
+    )
+
+
+def _curve(
+    run: Run,
+    steps: NDArray[np.int64],
+    columns: Mapping[str, Any],
+    options: Mapping[str, Any],
+    factor: float | None,
+) -> CommutatorCurve:
+    """The result, with what follows from the columns of all snapshots together."""
     found = onsets(steps, columns, factor=factor)
     generalized = generalization_steps(run)
     after = np.array([crossing.step for crossing in found.values()])
     return CommutatorCurve(
         steps=steps,
-        pairs=pairs,
-        batch_size=size,
-        step_size=step_size,
+        pairs=options["pairs"],
+        batch_size=options["batch_size"],
+        step_size=options["step_size"],
         bases=BASES,
         alignment_chance=sqrt(2 / (pi * run.table.size)),
         onset_rules=tuple(found),
@@ -192,7 +210,7 @@ def commutator_along(
         thresholds=np.array(THRESHOLDS),
         generalized=generalized,
         lead=generalized - after[:, None],
-        **columns | {"undefined": tuple(map(str, columns["undefined"]))},
+        **{**columns, "undefined": tuple(map(str, columns["undefined"]))},
     )
 
 
