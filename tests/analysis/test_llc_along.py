@@ -13,6 +13,7 @@ from grokscope.analysis.llc import LLCCurve, llc_along
 from grokscope.analysis.llc_row import LLCOptions
 from grokscope.analysis.result import load, save
 from grokscope.geometry import finite_beta
+from grokscope.geometry.llc_diagnostics import MAX_NOISE_SHARE
 from grokscope.geometry.objective import Objective
 from grokscope.runs.store import Run
 from matplotlib.figure import Figure
@@ -139,6 +140,20 @@ def test_thorough_runs_until_ok(tmp_path):
     assert curve.verdict == ("ok",), curve.reason
     assert curve.burn_in[0] > 3
     assert curve.traces.shape[-1] == 60  # every snapshot keeps as many draws
+
+
+def test_thorough_halves_steps_whose_minibatches_are_too_noisy(tmp_path):
+    run, objective, _ = quadratic_run(tmp_path, snapshots=20)
+    noisy = OPTIONS | {"batch_size": 6, "snapshots": np.array([17]), "scaled": False}
+    once, often = (llc_along(run, objective=objective, **noisy, thorough=t) for t in (False, True))
+    assert once.step_size[0] == 0.02
+    assert once.noise_share[0] > MAX_NOISE_SHARE
+    assert "noise share" in once.reason[0]
+    halvings = np.log2(0.02 / often.step_size[0])
+    assert halvings == round(halvings) >= 1
+    assert often.burn_in[0] >= 20 * 2**halvings  # the same time
+    assert often.noise_share[0] < MAX_NOISE_SHARE  # which is linear in the step
+    assert "noise share" not in often.reason[0]
 
 
 def test_sensitivity_grid(tmp_path):
