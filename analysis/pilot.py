@@ -12,7 +12,8 @@ from ..runs.store import Run
 from ..runs.sweep import Entry
 from ..runs.threads import one_thread
 
-_SHORT, _LONG = 20, 120  # steps of two pilots, whose difference leaves the start out
+_SHORT, _LONG = 20, 120  # steps of two pilots
+_ENOUGH = 1.0  # seconds that the longer one must take
 _FREE = {"seed", "init_seed", "split_seed", "batch_seed", "steps"}  # change no step's cost
 
 
@@ -20,7 +21,7 @@ def expected_seconds(runs: Sequence[Entry], folder: str | Path, *, jobs: int = 1
     """At most how long it takes to train what is unfinished of `runs` in `folder`, `jobs` at a time.
 
     Σ steps × seconds a step, the latter measured once for all runs that differ only in seeds, steps and
-    fractional numbers. Runs that stop by themselves take less. Costs 140 steps for each kind.
+    fractional numbers. Runs that stop by themselves take less. Costs a few seconds for each kind.
     """
     kinds: dict[str, list[Entry]] = {}
     waiting = [run for run in runs if not _finished(Path(folder) / run.name)]
@@ -31,16 +32,24 @@ def expected_seconds(runs: Sequence[Entry], folder: str | Path, *, jobs: int = 1
 
 
 def step_seconds(run: Entry) -> float:
-    """Seconds of one training step with all that comes along with it, on one thread."""
+    """Seconds of one training step with all that comes along with it, on one thread.
+
+    From the difference of two pilots, which leaves the start out; the longer one takes a second at least.
+    """
+    _pilot(run, _SHORT)  # imports and warms up
+    start, steps = _pilot(run, _SHORT), _LONG
+    while (spent := _pilot(run, steps) - start) < _ENOUGH and 4 * steps <= run.config.steps:
+        steps *= 4
+    return max(0.0, spent) / (steps - _SHORT)
+
+
+def _pilot(run: Entry, steps: int) -> float:
     from ..runs.train import train
 
-    seconds = []
-    for steps in (_SHORT, _LONG):
-        with one_thread(), TemporaryDirectory() as folder:
-            started = time.monotonic()
-            train(replace(run.config, steps=steps), Path(folder) / "pilot", trust=True)
-            seconds.append(time.monotonic() - started)
-    return max(0.0, seconds[1] - seconds[0]) / (_LONG - _SHORT)
+    with one_thread(), TemporaryDirectory() as folder:
+        started = time.monotonic()
+        train(replace(run.config, steps=steps), Path(folder) / "pilot", trust=True)
+        return time.monotonic() - started
 
 
 def _finished(path: Path) -> bool:

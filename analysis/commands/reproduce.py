@@ -106,12 +106,16 @@ def _announce(name: str, home: Path, jobs: int) -> None:
     runs, module = training(name, "paper"), study(name)
     parts = []
     if runs:
-        hours = expected_seconds(runs, home, jobs=jobs) / 3600
-        parts.append(f"{len(runs)} runs, at most {hours:.2g} hours of training")
+        time = _duration(expected_seconds(runs, home, jobs=jobs))
+        parts.append(f"{len(runs)} runs, {time} of training if none stops early")
     if hasattr(module, "measuring_seconds"):
-        parts.append(f"about {module.measuring_seconds('paper') / jobs / 3600:.2g} hours of measuring")
+        parts.append(f"{_duration(module.measuring_seconds('paper') / jobs)} of measuring")
     text = ", ".join(parts) or "no runs to train"
     print(f"{name}: {text}, by a pilot; the same command goes on after an interruption", file=sys.stderr)
+
+
+def _duration(seconds: float) -> str:
+    return f"about {seconds / 3600:.1f} hours" if seconds > 5400 else f"about {seconds / 60:.0f} minutes"
 
 
 def _draw(name: str, answers: Measured, stem: Path) -> None:
