@@ -64,7 +64,7 @@ def step(
     normal, center w* (P,), nβ = num_beta, γ = localization, ε = step_size.
     """
     theta, scale, last = state.theta, state.preconditioner, state.last_noise
-    used = noise if last is None else (last + noise) / 2
+    used = noise if last is None else torch.lerp(last, noise, 0.5)
     if scale is None:
         moved = torch.lerp(theta, center, step_size * localization / 2)
         moved.add_(gradient, alpha=-step_size * num_beta / 2).add_(used, alpha=step_size**0.5)
