@@ -52,6 +52,7 @@ def plot_onsets(measured: Measured, axes: Axes) -> None:
         ("‖g‖ / 10", 4, "+", _NULL),
     )
     for label, column, marker, color in rules:
+        label += "" if np.isfinite(table[:, column]).any() else ": never"
         axes.plot(t, table[:, column], marker, color=color, markersize=3.5, label=label)
     known = np.sort(t[np.isfinite(t)])
     axes.plot(known, known, color="black", linewidth=0.7)
