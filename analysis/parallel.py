@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..runs.cluster import connected, ordered
-from ..runs.threads import one_thread
+from ..runs.processes import parallel
 
 
 def default_jobs() -> int:
@@ -27,18 +27,4 @@ def each(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], *, jobs
     """
     if jobs < 1:
         raise ValueError(f"jobs={jobs} must be at least 1; give the number of processes")
-    if connected():
-        yield from ordered(function, calls)
-    elif jobs == 1:
-        for call in calls:
-            yield _alone(function, *call)
-    else:
-        from joblib import Parallel, delayed
-
-        pool = Parallel(n_jobs=jobs, return_as="generator", pre_dispatch=2 * jobs, batch_size=1)
-        yield from pool(delayed(_alone)(function, *call) for call in calls)
-
-
-def _alone(function: Callable[..., Any], *call: Any) -> Any:
-    with one_thread():
-        return function(*call)
+    yield from ordered(function, calls) if connected() else parallel(function, calls, jobs=jobs)

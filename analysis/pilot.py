@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ..runs.processes import one_thread
 from ..runs.store import Run
 from ..runs.sweep import Entry
-from ..runs.threads import one_thread
 
 _SHORT, _LONG = 20, 120  # steps of two pilots
 _ENOUGH = 1.0  # seconds that the longer one must take

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..runs.durable import make_folder, write_file
+from ..runs.processes import one_thread
 from ..runs.provenance import git_revision, provenance
 from ..runs.sweep import Entry, entries, sweep
-from ..runs.threads import one_thread
 from .claim import Claim, Finding, Scale
 from .rows import Progress, identity
 

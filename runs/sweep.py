@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from .cluster import connected, unordered
 from .config import RunConfig, from_mapping
 from .milestones import milestones
-from .threads import one_thread
+from .processes import parallel
 
 Progress = Callable[..., Iterable[Any]]
 _PARTS = ("base", "grid", "runs", "seeds", "first_seed")
@@ -89,8 +89,6 @@ def sweep(
     Finished runs are skipped and unfinished ones resumed, so the same call continues a broken sweep. A
     run that fails is reported and stops no other. Outcomes come in the order of `runs`.
     """
-    from joblib import Parallel, delayed
-
     if jobs < 1:
         raise ValueError(f"jobs={jobs} must be at least 1; give the number of runs at a time")
     Path(directory).mkdir(parents=True, exist_ok=True)
@@ -98,8 +96,7 @@ def sweep(
     if connected():
         results = unordered(_outcome, calls)
     else:
-        work = (delayed(_outcome)(*call) for call in calls)
-        results = Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")(work)
+        results = parallel(_outcome, calls, jobs=jobs, ordered=False)
     shown = progress(results, description="runs", total=len(runs)) if progress else results
     found = {outcome.name: outcome for outcome in shown}
     return tuple(found[entry.name] for entry in runs)
@@ -176,9 +173,8 @@ def _outcome(entry: Entry, path: Path, trust: bool) -> Outcome:
     from .train import train
 
     try:
-        with one_thread():
-            skipped = (path / "run.h5").exists() and Run.open(path).finished
-            run = train(entry.config, path, trust=trust)
+        skipped = (path / "run.h5").exists() and Run.open(path).finished
+        run = train(entry.config, path, trust=trust)
     except Exception as error:  # one bad run must not stop the others
         return Outcome(entry.name, "failed", f"{type(error).__name__}: {error}")
     if str(run.finish_reason).startswith("diverged"):

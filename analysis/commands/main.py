@@ -10,7 +10,9 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import wraps
@@ -62,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `grokscope` with the given arguments (those of the process by default) and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _dispatch(words)
+        with _terminable():
+            code = _dispatch(words)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader left; nothing may be written to it any more, not even at exit.
@@ -80,6 +83,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         whole = "GROKSCOPE_TRACEBACK=1 shows the whole traceback"
         return _complain(f"{where}: {type(error).__name__}: {_line(error)}; {whole}", 2)
     return code
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends what runs here as Ctrl-C does: what is done is kept, and other processes end too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def parse(function: Command, words: Sequence[str], prog: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
