@@ -300,9 +300,9 @@ def model(config, task):
 @pytest.mark.parametrize(
     ("module", "words", "line", "said"),
     [
-        ("own_task", ["--task-options", "broken=true"], 7, "KeyError: 'pairs'"),
-        ("own_model", ["--model", "own_model:model"], 13, "RuntimeError: shape '[3, 5]'"),
-        ("own_typo", [], None, "'own_typo' can't be imported: NameError: name 'tensor'"),
+        ("broken_task", ["--task-options", "broken=true"], 7, "KeyError: 'pairs'"),
+        ("broken_model", ["--model", "broken_model:model"], 13, "RuntimeError: shape '[3, 5]'"),
+        ("broken_import", [], None, "'broken_import' can't be imported: NameError: name 'tensor'"),
     ],
 )
 def test_what_goes_wrong_in_own_code_is_told_in_one_line(
