@@ -44,7 +44,9 @@ def parallel(
     from joblib import Parallel, delayed
 
     kind = "generator" if ordered else "generator_unordered"
-    pool = Parallel(n_jobs=jobs, return_as=kind, pre_dispatch=2 * jobs, batch_size=1)
+    # Arrays as they are: mapped ones, the default for large ones, would be read-only.
+    options = {"pre_dispatch": 2 * jobs, "batch_size": 1, "max_nbytes": None}
+    pool = Parallel(n_jobs=jobs, return_as=kind, **options)
     yield from pool(delayed(_alone)(os.getpid(), function, *call) for call in calls)
 
 
