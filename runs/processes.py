@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -43,6 +44,8 @@ def parallel(
         return
     from joblib import Parallel, delayed
 
+    # A worker whose memory has grown is replaced, and what it was given is done by another: no news.
+    warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given")
     kind = "generator" if ordered else "generator_unordered"
     # Arrays as they are: mapped ones, the default for large ones, would be read-only.
     options = {"pre_dispatch": 2 * jobs, "batch_size": 1, "max_nbytes": None}
