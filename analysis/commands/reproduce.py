@@ -51,7 +51,7 @@ def command(
     Args:
         name: of the study; without it, those there are.
         all: every study, then the atlas of all that is kept in OUT.
-        scale: quick takes minutes; paper trains what of the paper's grid claims rest on, and says first how long.
+        scale: quick takes minutes; paper trains what of the paper's grid claims rest on, and tells how long.
         out: folder of runs, findings and figures.
         atlas: file of the atlas that --all writes; its figures go to a folder of its name.
         kept: with --all, measure nothing and write the atlas of what OUT holds.
