@@ -68,6 +68,8 @@ def command(
     if kept and not all:
         raise ValueError("--kept writes the atlas of what is kept; give it with --all")
     jobs = default_jobs() if jobs is None else jobs
+    if jobs < 1:
+        raise ValueError(f"jobs={jobs} must be at least 1; give the number of processes")
     found: list[Reproduction] = []
     failed: dict[str, str] = {}
     if not kept:

@@ -203,3 +203,10 @@ def test_a_pilot_estimates_what_is_left(toys, tmp_path):
     assert expected_seconds((), tmp_path) == 0
     reproduction.sweep(runs, tmp_path)
     assert expected_seconds(runs, tmp_path) == 0  # all are finished
+
+
+@pytest.mark.parametrize("scale", ["quick", "paper"])
+def test_no_jobs_are_refused_before_anything_is_done(toys, scale, tmp_path, capsys):
+    assert run_it(tmp_path, "toy-study", "--scale", scale, "--jobs", "0") == 2
+    assert "jobs=0 must be at least 1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
