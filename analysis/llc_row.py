@@ -65,6 +65,12 @@ class LLCOptions:
     density_nodes: int = 12
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name, least in (("burn_in", 0), ("num_draws", 1), ("num_chains", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value} must be at least {least}")
+
     @property
     def budget(self) -> float:
         """Minibatch gradients per estimate."""
@@ -123,7 +129,9 @@ def calibrated(
     if options.step_size is not None:
         found = replace(found, settings=replace(found.settings, step_size=options.step_size))
     return replace(
-        found, burn_in=options.burn_in or found.burn_in, num_draws=options.num_draws or found.num_draws
+        found,
+        burn_in=found.burn_in if options.burn_in is None else options.burn_in,
+        num_draws=found.num_draws if options.num_draws is None else options.num_draws,
     )
 
 

@@ -156,6 +156,19 @@ def test_thorough_halves_steps_whose_minibatches_are_too_noisy(tmp_path):
     assert "noise share" not in often.reason[0]
 
 
+@pytest.mark.parametrize("given", [{"num_draws": 0}, {"burn_in": -1}, {"num_chains": 0}])
+def test_lengths_out_of_bounds_are_refused_before_any_work(given, tmp_path):
+    ((name, value),) = given.items()
+    with pytest.raises(ValueError, match=f"{name}={value} must be at least"):
+        along(tmp_path, **given)
+    assert not list(tmp_path.glob("*"))
+
+
+def test_no_burn_in_is_none(tmp_path):
+    curve, _, _ = along(tmp_path, burn_in=0, snapshots=np.array([3]), scaled=False)
+    assert curve.burn_in[0] == 0
+
+
 def test_sensitivity_grid(tmp_path):
     curve, _, _ = along(tmp_path, sensitivity=True, snapshots=np.array([2, 3]), step_size=2e-3)
     assert curve.sensitivity_llc.shape == (3, 3)
